@@ -1,0 +1,136 @@
+"""The streaming client: one process, one session, bodies encoded beforehand."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import aiohttp
+
+from harness.record import RequestRecord
+from harness.sse import SseParser
+from harness.stream import StreamError, take_event
+
+COMPLETIONS = "/v1/completions"
+READ_BUFFER_BYTES = 1 << 20
+
+
+class LoadProgress:
+    """Running totals of a load, for the display only."""
+
+    def __init__(self, expected_tokens: int) -> None:
+        self.expected_tokens = expected_tokens
+        self.tokens = 0
+        self.running = 0
+
+
+@dataclass(frozen=True)
+class Load:
+    """A closed loop: `concurrency` streams, each taking the next body when its last one ended."""
+
+    bodies: Sequence[bytes]
+    concurrency: int
+    stall_s: float
+    deadline_s: float
+    lanes: int = 1
+
+
+def open_session(base_url: str) -> aiohttp.ClientSession:
+    """A session without aiohttp's pool limit of 100 and without its total timeout of 300 s."""
+    return aiohttp.ClientSession(
+        base_url,
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        timeout=stream_timeout(60),
+        read_bufsize=READ_BUFFER_BYTES,
+    )
+
+
+def stream_timeout(stall_s: float) -> aiohttp.ClientTimeout:
+    """No limit on the whole request, only on silence and on connecting."""
+    return aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=stall_s)
+
+
+async def stream_completion(
+    session: aiohttp.ClientSession,
+    body: bytes,
+    record: RequestRecord,
+    stall_s: float,
+    progress: LoadProgress | None = None,
+) -> None:
+    """Send one request and fill its record; a failure is written in `record.error`, never raised."""
+    record.sent_ns = time.perf_counter_ns()
+    try:
+        await _stream(session, body, record, stall_s, progress)
+    except TimeoutError:
+        record.error = f"no byte for {stall_s:g} s"
+    except (aiohttp.ClientError, StreamError, OSError) as error:
+        record.error = f"{type(error).__name__}: {error}"[:300]
+    except asyncio.CancelledError:
+        record.error = "cancelled at the load's deadline"
+        raise
+    finally:
+        record.done_ns = time.perf_counter_ns()
+
+
+async def _stream(
+    session: aiohttp.ClientSession,
+    body: bytes,
+    record: RequestRecord,
+    stall_s: float,
+    progress: LoadProgress | None,
+) -> None:
+    parser = SseParser()
+    headers = {"Content-Type": "application/json"}
+    async with session.post(
+        COMPLETIONS, data=body, headers=headers, timeout=stream_timeout(stall_s)
+    ) as response:
+        record.headers_ns = time.perf_counter_ns()
+        if response.status != 200:
+            raise StreamError(f"HTTP {response.status}: {(await response.text())[:200]}")
+        async for piece in response.content.iter_any():
+            received_ns = time.perf_counter_ns()
+            record.first_byte_ns = record.first_byte_ns or received_ns
+            before = len(record.chunk_tokens)
+            for data in parser.feed(piece):
+                take_event(record, data, received_ns)
+            if progress is not None:
+                progress.tokens += sum(record.chunk_tokens[before:])
+
+
+async def run_load(
+    session: aiohttp.ClientSession, load: Load, progress: LoadProgress | None = None
+) -> list[RequestRecord]:
+    """Run the closed loop and return a record per body, in order, failures included."""
+    records = [
+        RequestRecord(index=index, lane=index % load.lanes) for index in range(len(load.bodies))
+    ]
+    start = asyncio.Event()
+    queue = iter(records)
+
+    async def stream_until_empty() -> None:
+        await start.wait()
+        for record in queue:
+            record.scheduled_ns = time.perf_counter_ns()
+            if progress is not None:
+                progress.running += 1
+            body = load.bodies[record.index]
+            await stream_completion(session, body, record, load.stall_s, progress)
+            if progress is not None:
+                progress.running -= 1
+
+    streams = [asyncio.create_task(stream_until_empty()) for _ in range(load.concurrency)]
+    try:
+        # every stream must be waiting before the first one may send
+        await asyncio.sleep(0)
+        start.set()
+        await asyncio.wait(streams, timeout=load.deadline_s)
+    finally:
+        for stream in streams:
+            stream.cancel()
+        outcomes = await asyncio.gather(*streams, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+    for record in queue:
+        record.error = "not sent before the load's deadline"
+    return records

@@ -1,0 +1,41 @@
+"""What can stop the harness, and the exit code of each.
+
+HarnessError            1
+ +- ConfigError         2   the spec is wrong
+ +- PreflightError      2   this machine or server cannot run the spec
+     +- ServerStartError 2  a server command refused or died before it was ready
+"""
+
+from collections.abc import Sequence
+
+EXIT_OK = 0
+EXIT_FAIL = 1
+EXIT_INVALID = 2
+EXIT_INCONCLUSIVE = 3
+EXIT_INTERRUPTED = 130
+
+
+class HarnessError(Exception):
+    """Something outside the workload failed; the message is one line for the user."""
+
+    exit_code = EXIT_FAIL
+
+
+class ConfigError(HarnessError):
+    """The spec is wrong: one line per problem, each with file, key and what to do."""
+
+    exit_code = EXIT_INVALID
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+class PreflightError(HarnessError):
+    """The spec is fine, but cannot be run here."""
+
+    exit_code = EXIT_INVALID
+
+
+class ServerStartError(PreflightError):
+    """A server did not become ready."""

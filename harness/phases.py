@@ -1,0 +1,214 @@
+"""One run, phase by phase: flush, warm up, flush, prime, verify, quiesce, load, validate."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import aiohttp
+import numpy as np
+
+from harness.client import Load, LoadProgress, run_load, stream_completion
+from harness.control import ServerFacts, flush, read_spin, wait_idle
+from harness.counters import CounterError
+from harness.errors import HarnessError
+from harness.looplag import watching_loop_lag
+from harness.metrics import output_tok_s
+from harness.progress import Progress
+from harness.prompts import Role, completion_body, context_ids, load_bodies, token_ids
+from harness.record import RequestRecord
+from harness.runrecord import ArmRun, windows
+from harness.spec import Spec
+from harness.validity import request_problems, run_problems
+
+PROBE_TOKENS = 16
+DISPLAY_S = 0.5
+
+
+class PhaseFailed(Exception):
+    """A phase before the load did not do what it must, so the run is not worth loading."""
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Everything the phases of one run need."""
+
+    spec: Spec
+    session: aiohttp.ClientSession
+    facts: ServerFacts
+    progress: Progress
+
+
+async def run_arm(context: RunContext, run: ArmRun) -> None:
+    """Do all phases and fill `run`; what went wrong is in `run.problems`."""
+    run.expected_cached = context.facts.expected_cached(context.spec.workload.cached_tokens)
+    try:
+        await _prepare(context, run)
+        await _load(context, run)
+    except (PhaseFailed, CounterError, HarnessError) as error:
+        run.problems.append(str(error))
+    else:
+        run.problems += run_problems(run, context.spec)
+
+
+async def _prepare(context: RunContext, run: ArmRun) -> None:
+    limits = context.spec.limits
+    with _phase(context, "flush", run.label):
+        await flush(context.session, limits.flush_s)
+    with _phase(context, "warm up", run.label):
+        await warm_up(context, run)
+        await flush(context.session, limits.flush_s)
+        run.flushed = True
+    with _phase(context, "prime", f"{context.spec.workload.lanes} context(s)"):
+        await prime(context, run.pair)
+        run.primed = True
+    with _phase(context, "verify", f"expecting {run.expected_cached} cached tokens"):
+        await verify(context, run.pair, run.expected_cached)
+    with _phase(context, "quiesce"):
+        await wait_idle(context.session, limits.idle_s)
+
+
+@contextmanager
+def _phase(context: RunContext, name: str, detail: str = "") -> Iterator[None]:
+    """Announce a phase, and put its name before what goes wrong in it."""
+    context.progress.phase(name, detail)
+    try:
+        yield
+    except (PhaseFailed, HarnessError) as error:
+        raise PhaseFailed(f"{name}: {error}") from None
+
+
+async def warm_up(context: RunContext, run: ArmRun) -> None:
+    """Waves of short requests until two in a row agree in output tok/s, or max_rounds."""
+    settings, workload = context.spec.warmup, context.spec.workload
+    for round_index in range(settings.max_rounds):
+        bodies = [
+            completion_body(
+                context.facts.model,
+                token_ids(
+                    workload.content,
+                    settings.prompt_tokens,
+                    seed=context.spec.seed,
+                    role=Role.WARMUP,
+                    pair=run.pair,
+                    index=round_index * workload.concurrency + stream,
+                ),
+                settings.output_tokens,
+            )
+            for stream in range(workload.concurrency)
+        ]
+        limits = context.spec.limits
+        load = Load(bodies, workload.concurrency, limits.prime_s, limits.prime_s)
+        records = await run_load(context.session, load)
+        run.warm_tok_s.append(_warm_rate(records, workload.concurrency))
+        run.warm_steady = _agree(run.warm_tok_s[-2:], settings.tolerance)
+        if run.warm_steady and round_index + 1 >= settings.min_rounds:
+            return
+
+
+def _warm_rate(records: list[RequestRecord], concurrency: int) -> float:
+    for record in records:
+        if record.error is not None:
+            raise PhaseFailed(record.error)
+    named = windows(records, concurrency)
+    window = named["full_batch"] or named["full_run"]
+    rate = output_tok_s(records, window) if window else None
+    if not rate:
+        raise PhaseFailed("no tokens came back")
+    return rate
+
+
+def _agree(rates: list[float], tolerance: float) -> bool:
+    return len(rates) == 2 and abs(rates[1] - rates[0]) <= tolerance * max(rates)
+
+
+async def prime(context: RunContext, pair: int) -> None:
+    """Put every lane's context into the cache, one at a time; it must not have been there."""
+    workload = context.spec.workload
+    for lane in range(workload.lanes):
+        body = completion_body(
+            context.facts.model, context_ids(context.spec, pair, lane), workload.prime_output_tokens
+        )
+        record = RequestRecord(index=lane, lane=lane)
+        await stream_completion(context.session, body, record, context.spec.limits.prime_s)
+        _require(
+            record,
+            prompt_tokens=workload.cached_tokens,
+            output_tokens=workload.prime_output_tokens,
+            expected_cached=0,
+        )
+
+
+async def verify(context: RunContext, pair: int, expected_cached: int) -> None:
+    """One token on top of every lane's context, with a suffix no measured request has."""
+    workload = context.spec.workload
+    for lane in range(workload.lanes):
+        suffix = token_ids(
+            workload.content,
+            PROBE_TOKENS,
+            seed=context.spec.seed,
+            role=Role.PROBE,
+            pair=pair,
+            index=lane,
+        )
+        prompt = np.concatenate([context_ids(context.spec, pair, lane), suffix])
+        record = RequestRecord(index=lane, lane=lane)
+        body = completion_body(context.facts.model, prompt, 1)
+        await stream_completion(context.session, body, record, context.spec.limits.prime_s)
+        _require(
+            record,
+            prompt_tokens=len(prompt),
+            output_tokens=1,
+            expected_cached=expected_cached,
+        )
+
+
+def _require(
+    record: RequestRecord, *, prompt_tokens: int, output_tokens: int, expected_cached: int
+) -> None:
+    problems = request_problems(
+        [record],
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        expected_cached=expected_cached,
+    )
+    if problems:
+        raise PhaseFailed("; ".join(problems))
+
+
+async def _load(context: RunContext, run: ArmRun) -> None:
+    """Snapshot, load, snapshot."""
+    spec = context.spec
+    workload, limits = spec.workload, spec.limits
+    context.progress.phase("load", f"{run.label}, {workload.request_count} requests")
+    bodies = load_bodies(spec, context.facts.model, run.pair)
+    before = await read_spin(context.session)
+    load = Load(bodies, workload.concurrency, limits.stall_s, limits.load_s, workload.lanes)
+    shown = LoadProgress(workload.request_count * workload.output_tokens)
+    async with watching_loop_lag() as run.lag, _displaying(context.progress, shown):
+        run.records = await run_load(context.session, load, shown)
+    after = await wait_idle(context.session, limits.idle_s)
+    if after is not None and before is not None:
+        run.spin = after.since(before)
+    elif (after is None) != (before is None):
+        raise CounterError("the spin block appeared or vanished during the load")
+
+
+@asynccontextmanager
+async def _displaying(progress: Progress, shown: LoadProgress) -> AsyncIterator[None]:
+    """Show the load's totals a few times a second while the block runs."""
+
+    async def repeat() -> None:
+        known = 0
+        while True:
+            await asyncio.sleep(DISPLAY_S)
+            rate = (shown.tokens - known) / DISPLAY_S
+            known = shown.tokens
+            progress.load(known, shown.expected_tokens, rate, shown.running)
+
+    task = asyncio.create_task(repeat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,67 @@
+"""Can this machine, and can this server, run the spec? Asked before anything is loaded."""
+
+import os
+import shutil
+import subprocess
+
+from harness.control import ServerFacts
+from harness.errors import PreflightError
+from harness.server import command_line
+from harness.spec import Requirements, Spec
+
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def check_machine(spec: Spec) -> None:
+    """Raises PreflightError when a requirement or a program of a command is missing."""
+    _check_gpus(spec.requires)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if memory < spec.requires.memory_gib * GIB:
+        raise PreflightError(
+            f"{spec.name} needs {spec.requires.memory_gib} GiB of memory (requires.memory_gib), "
+            f"this machine has {memory // GIB}"
+        )
+    for name, arm in spec.arms.items():
+        program = command_line(arm, port=0)[0]
+        if shutil.which(program) is None:
+            raise PreflightError(f"arm {name}: program `{program}` is not installed")
+
+
+def _check_gpus(requires: Requirements) -> None:
+    if not requires.gpus:
+        return
+    gpus = gpu_memories_mib()
+    need = f"{requires.gpus} GPUs of at least {requires.gpu_memory_gib} GiB (requires.gpus)"
+    # drivers report a little less than the nominal size
+    large = [size for size in gpus if size >= 0.95 * requires.gpu_memory_gib * GIB / MIB]
+    if len(large) < requires.gpus:
+        has = ", ".join(f"{size / 1024:.0f} GiB" for size in gpus) or "none"
+        raise PreflightError(f"needs {need}; this machine has {has}")
+
+
+def gpu_memories_mib() -> list[int]:
+    """Memory of each NVIDIA GPU by nvidia-smi; empty without driver or device."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [int(line) for line in answer.stdout.split() if line.isdigit()]
+
+
+def check_server(spec: Spec, arm: str, facts: ServerFacts) -> None:
+    """Raises PreflightError when the server cannot hold the workload or is not what the arm says."""
+    workload = spec.workload
+    need = workload.resident_tokens()
+    if facts.capacity_tokens is not None and need > facts.capacity_tokens:
+        raise PreflightError(
+            f"arm {arm}: the workload needs {need} KV entries, the server holds "
+            f"{facts.capacity_tokens}; lower concurrency or lengths, or share the context"
+        )
+    longest = workload.prompt_tokens + workload.output_tokens
+    if facts.max_prompt_tokens is not None and longest > facts.max_prompt_tokens:
+        raise PreflightError(
+            f"arm {arm}: requests grow to {longest} tokens, the server takes prompts up to "
+            f"{facts.max_prompt_tokens}; lower the lengths or raise its context length"
+        )

@@ -1,0 +1,86 @@
+"""Prompts as token ids, and the request bodies, encoded once before anything is timed.
+
+Each prompt has its own random stream, keyed by (seed, role, pair, index), so that warm-up and probes
+never share a token page with a measured prompt, and each pair brings new text.
+"""
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from harness.spec import RandomIds, Spec
+
+TokenIds = NDArray[np.int64]
+
+
+class Role(IntEnum):
+    """Which part of the work a prompt serves; part of its random key."""
+
+    CONTEXT = 1
+    SUFFIX = 2
+    WARMUP = 3
+    PROBE = 4
+
+
+def token_ids(
+    content: RandomIds, length: int, *, seed: int, role: Role, pair: int, index: int
+) -> TokenIds:
+    """Draw `length` ids [length] int64, the same for the same key."""
+    generator = np.random.default_rng([seed, role, pair, index])
+    return generator.integers(content.low, content.high, size=length, dtype=np.int64)
+
+
+def context_ids(spec: Spec, pair: int, lane: int) -> TokenIds:
+    """The context that is primed into the cache. [cached_tokens]"""
+    length = spec.workload.cached_tokens
+    return token_ids(
+        spec.workload.content, length, seed=spec.seed, role=Role.CONTEXT, pair=pair, index=lane
+    )
+
+
+def request_ids(spec: Spec, pair: int, index: int) -> TokenIds:
+    """A measured prompt: its lane's context and a suffix of its own. [prompt_tokens]"""
+    suffix = token_ids(
+        spec.workload.content,
+        spec.workload.new_tokens,
+        seed=spec.seed,
+        role=Role.SUFFIX,
+        pair=pair,
+        index=index,
+    )
+    return np.concatenate([context_ids(spec, pair, lane_of(spec, index)), suffix])
+
+
+def lane_of(spec: Spec, index: int) -> int:
+    """Which cached context request `index` continues."""
+    return index % spec.workload.lanes
+
+
+def completion_body(model: str, prompt: TokenIds, max_tokens: int) -> bytes:
+    """Body of a greedy streamed completion that must not stop early.
+
+    Continuous usage gives the tokens of every chunk, token ids the greedy outputs for comparison.
+    """
+    body: dict[str, Any] = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "return_token_ids": True,
+    }
+    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def load_bodies(spec: Spec, model: str, pair: int) -> list[bytes]:
+    """Bodies of one run, in request order."""
+    workload = spec.workload
+    return [
+        completion_body(model, request_ids(spec, pair, index), workload.output_tokens)
+        for index in range(workload.request_count)
+    ]

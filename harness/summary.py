@@ -1,0 +1,97 @@
+"""`summary.json`: the figures of a campaign, computed from its raw records alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.campaign import Campaign
+from harness.counters import SpinCounters
+from harness.figures import Figures, run_figures, spin_figures
+from harness.parity import parity
+from harness.runrecord import ArmRun
+from harness.spec import BASELINE
+from harness.stats import geometric_mean, paired_ratio
+
+SCHEMA = 1
+
+
+def summarise(campaign: Campaign) -> dict[str, Any]:
+    """Figures per arm and run, ratios to the baseline, and whether they count.
+
+    An arm's figure is the geometric mean over its runs, so that the ratio of two arms' figures is
+    the paired estimate. `ratio` is of the first treatment, `ratios` of each.
+    """
+    spec = campaign.spec
+    runs = [run_figures(run, spec) for run in campaign.runs]
+    reasons = campaign.invalid_reasons()
+    ratios = {arm: _ratios(runs, arm, spec.pairs) for arm in spec.treatments}
+    return {
+        "schema": SCHEMA,
+        "name": spec.name,
+        "valid": not reasons,
+        "invalid_reasons": reasons,
+        "window": spec.window,
+        "pairs": spec.pairs,
+        "arms": {
+            arm: _arm_figures(
+                [run for run in campaign.runs if run.arm == arm],
+                [figures for figures in runs if figures["arm"] == arm],
+            )
+            for arm in spec.arms
+        },
+        "ratio": ratios[spec.treatments[0]],
+        "ratios": ratios,
+        "parity": {arm: parity(campaign.runs, arm) for arm in spec.treatments},
+        "runs": runs,
+    }
+
+
+def _arm_figures(runs: Sequence[ArmRun], figures: Sequence[Figures]) -> Figures:
+    requests = [(run, record) for run in runs for record in run.records]
+    sound = sum(record.error is None and record.saw_done for _, record in requests)
+    cached = [record.cached_tokens == run.expected_cached for run, record in requests]
+    return {
+        "output_tok_s": _mean([run["output_tok_s"] for run in figures]),
+        "itl_ms": _mean_percentiles(figures, "itl_ms"),
+        "ttft_ms": _mean_percentiles(figures, "ttft_ms"),
+        "cached_tokens_ok": bool(cached) and all(cached),
+        "requests_ok": bool(requests) and sound == len(requests),
+        "requests": {"ok": sound, "total": len(requests)},
+        "spin": spin_figures(_total([run.spin for run in runs if run.spin is not None])),
+    }
+
+
+def _total(parts: Sequence[SpinCounters]) -> SpinCounters | None:
+    total: SpinCounters | None = None
+    for part in parts:
+        total = part if total is None else total.plus(part)
+    return total
+
+
+def _mean_percentiles(figures: Sequence[Figures], name: str) -> dict[str, float | None]:
+    return {q: _mean([run[name][q] for run in figures]) for q in ("p50", "p90", "p99")}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    return geometric_mean([value for value in values if value])
+
+
+def _ratios(runs: Sequence[Figures], arm: str, pairs: int) -> dict[str, Figures]:
+    """Treatment over baseline, from the pairs in which both runs are sound."""
+    sound = {(run["arm"], run["pair"]): run for run in runs if not run["problems"]}
+    couples = [
+        (sound[BASELINE, pair], sound[arm, pair])
+        for pair in range(pairs)
+        if (BASELINE, pair) in sound and (arm, pair) in sound
+    ]
+    return {
+        "output_tok_s": _ratio([(a["output_tok_s"], b["output_tok_s"]) for a, b in couples]),
+        "itl_p50": _ratio([(a["itl_ms"]["p50"], b["itl_ms"]["p50"]) for a, b in couples]),
+    }
+
+
+def _ratio(couples: Sequence[tuple[float, float]]) -> Figures:
+    if not couples:
+        return {"estimate": None, "ci95": None, "per_pair": []}
+    ratio = paired_ratio([a for a, _ in couples], [b for _, b in couples])
+    ci95 = None if ratio.ci95 is None else list(ratio.ci95)
+    return {"estimate": ratio.estimate, "ci95": ci95, "per_pair": list(ratio.per_pair)}

@@ -1,0 +1,138 @@
+"""Is a run what the spec says? Every check gives a line for the reader; no line means valid."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from harness.counters import SpinCounters
+from harness.metrics import instant_gap_share, itl_token_ns, percentile, pooled
+from harness.record import RequestRecord
+from harness.runrecord import ArmRun
+from harness.spec import Arm, Spec
+
+Check = Callable[[RequestRecord], str | None]
+
+
+def run_problems(run: ArmRun, spec: Spec) -> list[str]:
+    """All problems of one run, without its label."""
+    problems = request_problems(
+        run.records,
+        prompt_tokens=spec.workload.prompt_tokens,
+        output_tokens=spec.workload.output_tokens,
+        expected_cached=run.expected_cached,
+    )
+    problems += spin_problems(spec.arms[run.arm], run.spin)
+    problems += client_problems(run, spec)
+    return problems
+
+
+def request_problems(
+    records: Sequence[RequestRecord], *, prompt_tokens: int, output_tokens: int, expected_cached: int
+) -> list[str]:
+    """Problems of the requests, one line per kind, with the first case as the example."""
+    checks: dict[str, Check] = {
+        "failed": _failure,
+        "prompt_tokens": lambda r: _differs(r.prompt_tokens, prompt_tokens),
+        "completion_tokens": lambda r: _differs(r.completion_tokens, output_tokens),
+        "streamed tokens": _streamed,
+        "cached_tokens": lambda r: _cached(r, expected_cached),
+    }
+    problems: list[str] = []
+    sound = list(records)
+    for name, check in checks.items():
+        found = [(record, text) for record in sound if (text := check(record)) is not None]
+        if found:
+            example, text = found[0]
+            problems.append(
+                f"{name}: {len(found)} of {len(records)} requests, "
+                f"the first is request {example.index}: {text}"
+            )
+        if name == "failed":
+            failed = {record.index for record, _ in found}
+            sound = [record for record in records if record.index not in failed]
+    return problems
+
+
+def _failure(record: RequestRecord) -> str | None:
+    """A stream counts only when it ended as asked: length reached, then [DONE]."""
+    if record.error is not None:
+        return record.error
+    if record.finish_reason != "length":
+        return f"finish_reason {record.finish_reason!r}, expected 'length'"
+    if not record.saw_done:
+        return "the stream ended without [DONE]"
+    if not record.chunk_t_ns:
+        return "no token was seen to arrive"
+    return None
+
+
+def _differs(got: int | None, expected: int) -> str | None:
+    if got == expected:
+        return None
+    return f"{'not reported' if got is None else got}, expected {expected}"
+
+
+def _streamed(record: RequestRecord) -> str | None:
+    if record.itl_basis == "chunk":
+        return None
+    return _differs(record.streamed_tokens, record.completion_tokens or 0)
+
+
+def _cached(record: RequestRecord, expected: int) -> str | None:
+    if record.cached_tokens is None:
+        return "not reported, so unverifiable; start the server with --enable-cache-report"
+    return _differs(record.cached_tokens, expected)
+
+
+def spin_problems(arm: Arm, spin: SpinCounters | None) -> list[str]:
+    """Problems of what the server says about SPIN, against what the arm expects of it."""
+    if arm.spin is None:
+        return [] if spin is None else ["spin: the server of this arm must be stock, but runs SPIN"]
+    if spin is None:
+        return ["spin: /server_info has no spin block, the server does not run SPIN"]
+    return list(_spin_use_problems(arm, spin))
+
+
+def _spin_use_problems(arm: Arm, spin: SpinCounters) -> Iterator[str]:
+    expect = arm.spin
+    assert expect is not None
+    if spin.policy != expect.policy:
+        yield f"spin: policy {spin.policy}, expected {expect.policy}"
+    if abs(spin.target_sparsity - expect.target_sparsity) > 1e-6:
+        yield f"spin: target sparsity {spin.target_sparsity:g}, expected {expect.target_sparsity:g}"
+    if spin.steps <= 0:
+        yield "spin: no step was counted during the load, SPIN did not engage"
+        return
+    realised = spin.realised_sparsity
+    if realised is None:
+        yield "spin: no block was counted during the load"
+    elif abs(realised - expect.target_sparsity) > expect.tolerance:
+        yield (
+            f"spin: realised sparsity {realised:.3f}, more than {expect.tolerance:g} off the "
+            f"target {expect.target_sparsity:g}"
+        )
+
+
+def client_problems(run: ArmRun, spec: Spec) -> list[str]:
+    """Was it the client that was measured?"""
+    window = run.window(spec)
+    if window is None:
+        return [f"window: there is no {spec.window} window, too few tokens came together"]
+    gaps = pooled([itl_token_ns(record, window) for record in run.records])
+    median = percentile(gaps, 50)
+    if median is None:
+        return [f"window: no inter-token gap lies in the {spec.window} window"]
+    problems: list[str] = []
+    instant = instant_gap_share(run.records)
+    if instant > spec.limits.instant_gap_share:
+        problems.append(
+            f"implausible: {instant:.0%} of the chunks came at once with the one before, "
+            "the replies are buffered on their way"
+        )
+    worst = percentile(np.array(run.lag.within(*window), dtype=np.float64), 99) or 0.0
+    if worst > spec.limits.loop_lag_share * median:
+        problems.append(
+            f"client_limited: the client's loop was late by {worst / 1e6:.2f} ms at p99, more than "
+            f"{spec.limits.loop_lag_share:.0%} of the median ITL of {median / 1e6:.2f} ms"
+        )
+    return problems

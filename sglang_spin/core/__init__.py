@@ -1,0 +1,1 @@
+"""The method itself, in torch: history, prediction, selection, compaction. Never imports SGLang."""

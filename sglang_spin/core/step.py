@@ -1,0 +1,185 @@
+"""One decode step of SPIN over all layers and rows, and the life of its state between steps."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sglang_spin.config import SpinConfig
+from sglang_spin.core.block import BLOCK
+from sglang_spin.core.block_history import BlockHistory
+from sglang_spin.core.budget import block_count, budget_floor, budget_table
+from sglang_spin.core.counter_random import block_noise
+from sglang_spin.core.counters import Counters
+from sglang_spin.core.history import History
+from sglang_spin.core.select import choose, compact
+from sglang_spin.core.slot_history import SlotHistory
+
+_NAN = float("nan")
+
+
+class Plan(NamedTuple):
+    """What the indexer layers of one step work on.
+
+    pages: int32 [layers, rows, width], compact page tables. lengths: int32 [rows], compact lengths,
+    the same for every layer. blocks: int64 [layers, rows, width], logical blocks of the columns.
+    request_rows: int64 [rows].
+    """
+
+    pages: Tensor
+    lengths: Tensor
+    blocks: Tensor
+    request_rows: Tensor
+
+
+class Shape(NamedTuple):
+    """Sizes of the state. layers: indexer layers; rows: request rows, row 0 being the padding row;
+    blocks: most blocks of a request; pages: physical page ids 0..pages - 1; index_topk: entries
+    that attention reads."""
+
+    layers: int
+    rows: int
+    blocks: int
+    pages: int
+    index_topk: int
+
+
+class SpinState:
+    """Everything SPIN remembers on one rank.
+
+    Between steps, in stream order: open_rows, close_rows, drop_pages, drop_all_pages. In a step:
+    begin once, then observe once per layer. All shapes depend on the batch alone, never on data.
+    """
+
+    def __init__(
+        self, config: SpinConfig, shape: Shape, device: torch.device | str = "cpu"
+    ) -> None:
+        layers, rows, blocks, pages, index_topk = shape
+        self.config, self.shape = config, shape
+        sparsity = 0.0 if config.policy == "dense" else config.sparsity
+        self.budgets = budget_table(blocks, sparsity, budget_floor(index_topk)).to(device)
+        self.history = _history(config, shape, device)
+        self.explore = config.explore if config.policy == "spin-paper" else 0.0
+        self.counters = Counters(layers, device)
+        self.fresh = torch.zeros(rows, dtype=torch.bool, device=device)
+        self.generation = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.step = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.stashed = torch.zeros(rows, dtype=torch.int32, device=device)
+        # the last entry takes writes that are not meant for any page
+        self.prior = torch.full((layers, pages + 1), _NAN, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of state held on the device."""
+        small = (self.fresh, self.generation, self.step, self.stashed, self.prior, self.budgets)
+        return self.history.nbytes + sum(t.nbytes for t in small)
+
+    def open_rows(self, rows: Tensor) -> None:
+        """Hand request rows (int64 [n], none 0) to new requests: nothing of the old ones stays."""
+        self.history.open(rows)
+        self.fresh.index_fill_(0, rows, True)
+        self.generation[rows] += 1
+        self.step.index_fill_(0, rows, 0)
+        self.stashed.index_fill_(0, rows, 0)
+
+    def close_rows(self, row: Tensor, pages: Tensor) -> None:
+        """Hand what is known of a finished request to its pages.
+
+        row: int64 [1]; pages: int64 [n], the page of each of its logical blocks.
+        """
+        width = pages.shape[0]
+        last = self.stashed[row]
+        self.history.fold(row, last > 0, last, self.shape.blocks)
+        self.stashed.index_fill_(0, row, 0)
+        values = self.history.block_values(row, width)[:, 0]
+        old = self.prior[:, pages]
+        self.prior[:, pages] = torch.where(values.isnan(), old, values)
+
+    def drop_pages(self, pages: Tensor) -> None:
+        """Forget the prior of pages (int64 [n]) that get new content; shape.pages means none."""
+        self.prior.index_fill_(1, pages, _NAN)
+
+    def drop_all_pages(self) -> None:
+        """Forget the prior of every page."""
+        self.prior.fill_(_NAN)
+
+    def begin(self, page_table: Tensor, lengths: Tensor, request_rows: Tensor) -> Plan:
+        """Fold the last step, predict, select, and write the compact page tables.
+
+        page_table: int32 [n, width], columns past a row's blocks stale. lengths: int32 [n], entries
+        of each row including the token of this step. request_rows: int [n], 0 for padding.
+        """
+        rows, width = request_rows.long(), page_table.shape[1]
+        live = rows != 0
+        count = block_count(lengths)
+        block = torch.arange(width, device=rows.device)
+        valid = block < count[:, None]
+        self._fold(rows, lengths, live, width)
+        self._seed(rows, page_table, live, valid)
+        forced, scores = self._forced(rows, lengths, width, live, valid)
+        needed = (forced & valid).sum(-1, dtype=torch.int32).amax(0)
+        budget = torch.maximum(self.budgets[count.long()], needed)
+        kept = choose(scores, forced, valid, budget, self._noise(rows, width), self.explore)
+        plan = compact(page_table, kept)
+        self.history.mark(rows, kept)
+        self.counters.add_step(live, budget, count)
+        self.stashed[rows] = torch.where(live, lengths, 0)
+        self.step[rows] += 1
+        compact_lengths = lengths - BLOCK * (count - budget)
+        return Plan(plan.pages, compact_lengths, plan.blocks, rows)
+
+    def observe(self, layer: int, logits: Tensor, plan: Plan) -> None:
+        """Stash the scores of one indexer layer (0-based) for the next step's fold.
+
+        logits: fp32 [n, >= width * 64], compact columns as the engine's scorer wrote them.
+        """
+        self.history.observe(layer, plan.request_rows, logits, plan.blocks[layer], plan.lengths)
+
+    def _fold(self, rows: Tensor, lengths: Tensor, live: Tensor, width: int) -> None:
+        last = self.stashed[rows]
+        accepted = live & (last > 0) & (lengths > last)
+        self.history.fold(rows, accepted, last, width)
+
+    def _seed(self, rows: Tensor, page_table: Tensor, live: Tensor, valid: Tensor) -> None:
+        started = self.fresh[rows] & live
+        usable = valid & started[:, None]
+        pages = torch.where(usable, page_table, self.shape.pages).long()
+        prior = self.prior[:, pages].masked_fill(~usable, _NAN)
+        self.history.seed(rows, prior)
+        self.counters.add_starts(started, ~prior[0].isnan(), valid)
+        self.fresh[rows] = False
+
+    def _forced(
+        self, rows: Tensor, lengths: Tensor, width: int, live: Tensor, valid: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Blocks that are kept whatever their score, and the scores of all, NaN-free."""
+        block = torch.arange(width, device=rows.device)
+        newest = block_count(lengths)[:, None] - 1
+        scores = self.history.predict(rows, lengths, width)
+        cold = scores.isnan()
+        pinned = (block == 0) | (block == newest) | ~live[:, None]
+        if self.config.policy == "random":
+            scores = self._draw(rows, width).float()
+        return (cold | pinned) & valid, scores.nan_to_num(0.0)
+
+    def _noise(self, rows: Tensor, width: int) -> Tensor | None:
+        return self._draw(rows, width) if self.explore else None
+
+    def _draw(self, rows: Tensor, width: int) -> Tensor:
+        return block_noise(
+            self.config.seed, self.generation[rows], self.step[rows], self.shape.layers, width
+        )
+
+
+def _history(config: SpinConfig, shape: Shape, device: torch.device | str) -> History:
+    layers, rows, blocks = shape.layers, shape.rows, shape.blocks
+    if config.policy == "spin-paper":
+        return SlotHistory(layers, rows, blocks, device=device)
+    alpha, staleness, diagonal = config.alpha, config.staleness, True
+    if config.policy in ("prev-iter", "random", "dense"):
+        alpha, staleness, diagonal = 1.0, 0.0, False
+    return BlockHistory(
+        layers, rows, blocks, alpha=alpha, staleness=staleness, diagonal=diagonal, device=device
+    )

@@ -1,0 +1,1 @@
+"""SPIN inside SGLang: the only package that touches the engine."""

@@ -1,0 +1,35 @@
+"""ModelRunner: apply the scheduler's events before a forward, and prove engagement after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_spin.engine import runtime as runtimes
+from sglang_spin.engine.hook import Hook, How, Proof
+from sglang_spin.engine.ledger import Target
+
+
+def _around_forward(original: Any, runner: Any, forward_batch: Any, *args: Any, **kw: Any) -> Any:
+    runtime = runtimes.current()
+    if runner is not runtime.runner or runtime.state is None:
+        return original(runner, forward_batch, *args, **kw)
+    runtime.events.drain(runtime.state)
+    result = original(runner, forward_batch, *args, **kw)
+    if forward_batch.forward_mode.is_decode():
+        runtime.prove_decode()
+    return result
+
+
+HOOKS = (
+    Hook(
+        Target(
+            name="sglang.srt.model_executor.model_runner:ModelRunner._forward_raw",
+            expect="bdd3329df0fa820d",
+            why="on the forward stream, before graph replay: the state changes hands in order",
+            drop_when="SGLang offers a per-forward callback outside the recorded region",
+        ),
+        How.AROUND,
+        _around_forward,
+        Proof.DECODE,
+    ),
+)

@@ -1,0 +1,56 @@
+"""Putting hooks into SGLang's registry, in two stages.
+
+Stage one, in every process that loads plugins: check the whole ledger, hook the scheduler's start
+and the validation of options. Stage two, inside Scheduler.__init__: hook the modules that import
+GPU code. SGLang logs and survives whatever fails while it applies hooks, so each step is verified.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_spin.engine.fatal import die
+from sglang_spin.engine.hook import Evidence, Hook
+from sglang_spin.engine.hooks import ALL
+from sglang_spin.engine.hooks.backend import RELIED_ON
+from sglang_spin.engine.hooks.scheduler import SCHEDULER
+from sglang_spin.engine.ledger import Target, require
+from sglang_spin.engine.refusals import first_refusal
+
+TARGETS: tuple[Target, ...] = (
+    SCHEDULER.target,
+    *(hook.target for hook in ALL),
+    *RELIED_ON,
+)
+
+
+def register_stage_one() -> None:
+    """Check the ledger and register what every process needs. Raises PatchDrift."""
+    from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    require(TARGETS)
+    HookRegistry.register(SCHEDULER.target.dotted, SCHEDULER.handler, HookType[SCHEDULER.how.value])
+    register_resolution_hook("handle_other_validations")(_refuse_options)
+
+
+def apply(hooks: tuple[Hook, ...], evidence: Evidence) -> None:
+    """Register the hooks and apply them at once; end the process if one did not take."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for hook in hooks:
+        HookRegistry.register(
+            hook.target.dotted, evidence.witnessed(hook), HookType[hook.how.value]
+        )
+    HookRegistry.apply_hooks()
+    for hook in hooks:
+        if hook.target.dotted not in HookRegistry._patched:
+            die(f"{hook.target.name} could not be hooked (see the log): SPIN would be inactive")
+
+
+def _refuse_options(server_args: Any, previous: Any) -> None:
+    from sglang.srt.arg_groups.overrides import resolving_view
+
+    previous(server_args)
+    if refusal := first_refusal(resolving_view(server_args)):
+        raise SystemExit(f"sglang_spin: {refusal}")

@@ -1,0 +1,121 @@
+"""The state of SPIN in one scheduler process, and what ties it to the engine's objects."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from sglang_spin.config import SpinConfig
+from sglang_spin.core.block import BLOCK
+from sglang_spin.core.step import Plan, Shape, SpinState
+from sglang_spin.engine.events import EventQueue
+from sglang_spin.engine.fatal import die
+from sglang_spin.engine.hook import Evidence, Proof
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+
+class Runtime:
+    """Created once per scheduler process, before the model; attached when the pools exist."""
+
+    def __init__(self, config: SpinConfig) -> None:
+        self.config = config
+        self.events = EventQueue()
+        self.evidence = Evidence()
+        self.state: SpinState | None = None
+        self.allocator: Any = None
+        self.runner: Any = None
+        self.layer_slots: dict[int, int] = {}
+        self.observed: set[int] = set()
+        self.proven = False
+        self.used_rows: set[int] = set()
+        self.plan: Plan | None = None
+        self.engine_plan: tuple[Any, Any] = (None, None)
+
+    def attach(self, runner: Any, layers: list[int]) -> None:
+        """Size and allocate the state for a target model runner whose pools are allocated.
+
+        layers: engine layer ids that own an indexer, ascending.
+        """
+        if not layers:
+            die("the model has no DSA indexer layer, so SPIN cannot act; start it with --no-spin")
+        self.runner, self.allocator = runner, runner.token_to_kv_pool_allocator
+        self.layer_slots = {layer: slot for slot, layer in enumerate(layers)}
+        table = runner.req_to_token_pool.req_to_token
+        shape = Shape(
+            layers=len(layers),
+            rows=table.shape[0],
+            blocks=-(-table.shape[1] // BLOCK),
+            pages=self.allocator.num_pages + 1,
+            index_topk=runner.model_config.hf_config.index_topk,
+        )
+        self.state = SpinState(self.config, shape, runner.device)
+        logger.info(
+            "SPIN %s at sparsity %s: %d indexer layers, %d rows of %d blocks, %.1f MB state",
+            self.config.policy,
+            self.config.sparsity,
+            *shape[:3],
+            self.state.nbytes / 1e6,
+        )
+
+    def is_first_layer(self, layer: int) -> bool:
+        """Whether a step begins at this layer: structural, since Python does not run on replay."""
+        return self.layer_slots[layer] == 0
+
+    def observe(self, layer: int, logits: Tensor, plan: Plan) -> None:
+        """Hand the scores of an engine layer to the state."""
+        assert self.state is not None
+        self.state.observe(self.layer_slots[layer], logits, plan)
+        self.observed.add(layer)
+
+    def prove_decode(self) -> None:
+        """After the first decode step (or its capture): every hook and every layer was reached."""
+        if self.proven:
+            return
+        self._require(Proof.DECODE)
+        if silent := sorted(set(self.layer_slots) - self.observed):
+            die(f"indexer layer {silent[0]} ran without SPIN in the first decode step")
+        self.proven = True
+
+    def rows_opened(self, rows: list[int]) -> None:
+        """Note rows given out; a row that comes back without its release means a hook was lost."""
+        if not self.used_rows.isdisjoint(rows):
+            self._require(Proof.REUSE)
+        self.used_rows.update(rows)
+
+    def _require(self, proof: Proof) -> None:
+        from sglang_spin.engine.hooks import ALL
+
+        if missing := self.evidence.missing(ALL, proof):
+            die(f"{missing[0]} was never reached by {proof.value}: SPIN would be inactive")
+
+    def report(self) -> dict[str, object]:
+        """The `spin` block of /server_info. Waits for the device."""
+        assert self.state is not None
+        return {
+            "policy": self.config.policy,
+            "target_sparsity": self.config.sparsity,
+            "layers": list(self.layer_slots),
+            "state_bytes": self.state.nbytes,
+            **self.state.counters.read(),
+        }
+
+
+_runtime: Runtime | None = None
+
+
+def start(config: SpinConfig) -> Runtime:
+    """Create this process's runtime."""
+    global _runtime
+    _runtime = Runtime(config)
+    return _runtime
+
+
+def current() -> Runtime:
+    """This process's runtime. Raises RuntimeError before start()."""
+    if _runtime is None:
+        raise RuntimeError("sglang_spin: no runtime in this process")
+    return _runtime

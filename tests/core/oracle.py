@@ -1,0 +1,129 @@
+"""SPIN's block-level method in plain Python: dictionaries, one row at a time, no shared code.
+
+Arithmetic is float32 where the method's is, so that decisions can be compared exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+F = np.float32
+
+
+@dataclass
+class Row:
+    """What one request knows in one layer."""
+
+    vertical: dict[int, np.float32] = field(default_factory=dict)
+    distance: dict[int, np.float32] = field(default_factory=dict)
+    age: dict[int, int] = field(default_factory=dict)
+    stash: dict[int, np.float32] = field(default_factory=dict)
+    stash_length: int = 0
+
+
+class Oracle:
+    """alpha, staleness, sparsity as in SpinConfig; floor: fewest kept blocks."""
+
+    def __init__(self, layers: int, alpha: float, staleness: float, sparsity: float, floor: int):
+        self.layers, self.alpha, self.staleness = layers, alpha, staleness
+        self.sparsity, self.floor = sparsity, floor
+        self.rows: dict[tuple[int, int], Row] = {}
+        self.fresh: set[int] = set()
+        self.prior: dict[tuple[int, int], np.float32] = {}
+
+    def open(self, row: int) -> None:
+        self.fresh.add(row)
+        for layer in range(self.layers):
+            self.rows[layer, row] = Row()
+
+    def close(self, row: int, pages: list[int]) -> None:
+        for layer in range(self.layers):
+            state = self.rows[layer, row]
+            self._fold(state)
+            for block, page in enumerate(pages):
+                if block in state.vertical:
+                    self.prior[layer, page] = state.vertical[block]
+
+    def drop(self, pages: list[int]) -> None:
+        self.prior = {k: v for k, v in self.prior.items() if k[1] not in pages}
+
+    def step(self, table: dict[int, list[int]], lengths: dict[int, int]) -> dict:
+        """Kept blocks of every (layer, row). table: pages of each row's blocks."""
+        forced, scores = {}, {}
+        for row, length in lengths.items():
+            for layer in range(self.layers):
+                state = self.rows[layer, row]
+                if length > state.stash_length:
+                    self._fold(state)
+                if row in self.fresh:
+                    self._seed(layer, state, table[row])
+                forced[layer, row], scores[layer, row] = self._predict(state, len(table[row]))
+        kept = {}
+        for row, length in lengths.items():
+            count = len(table[row])
+            skip = math.floor(self.sparsity * count + 1e-9)
+            budget = min(count, max(self.floor, count - skip))
+            budget = max(budget, *(len(forced[layer, row]) for layer in range(self.layers)))
+            for layer in range(self.layers):
+                kept[layer, row] = self._choose(forced[layer, row], scores[layer, row], budget)
+                state = self.rows[layer, row]
+                for block in range(count):
+                    grown = min(state.age.get(block, 50) + 1, 50)
+                    state.age[block] = 0 if block in kept[layer, row] else grown
+                state.stash, state.stash_length = {}, length
+            self.fresh.discard(row)
+        return kept
+
+    def observe(self, layer: int, row: int, maxima: dict[int, np.float32]) -> None:
+        self.rows[layer, row].stash = maxima
+
+    def _fold(self, state: Row) -> None:
+        if not state.stash_length:
+            return
+        newest = -(-state.stash_length // 64) - 1
+        for block, score in state.stash.items():
+            self._average(state.vertical, block, score)
+            self._average(state.distance, newest - block, score)
+        state.stash, state.stash_length = {}, 0
+
+    def _average(self, table: dict[int, np.float32], key: int, score: np.float32) -> None:
+        old = table.pop(key, None)
+        new = score if old is None else old * F(1 - self.alpha) + score * F(self.alpha)
+        if not np.isnan(new):
+            table[key] = new
+
+    def _seed(self, layer: int, state: Row, pages: list[int]) -> None:
+        for block, page in enumerate(pages):
+            if (layer, page) in self.prior:
+                state.vertical[block] = self.prior[layer, page]
+                state.age[block] = 0
+
+    def _predict(self, state: Row, count: int) -> tuple[set[int], dict[int, np.float32]]:
+        scores = {}
+        for block, v in state.vertical.items():
+            if block < count:
+                d = state.distance.get(count - 1 - block)
+                scores[block] = v if d is None else (v + d) * F(0.5)
+        forced = {0, count - 1} | (set(range(count)) - set(scores))
+        unit = _spread(list(scores.values())) * F(self.staleness)
+        for block in scores:
+            scores[block] = scores[block] + np.sqrt(F(state.age.get(block, 50))) * unit
+        return forced, scores
+
+    @staticmethod
+    def _choose(forced: set[int], scores: dict[int, np.float32], budget: int) -> set[int]:
+        ranked = sorted((b for b in scores if b not in forced), key=lambda b: (-scores[b], b))
+        return forced | set(ranked[: budget - len(forced)])
+
+
+def _spread(values: list[np.float32]) -> np.float32:
+    if not values or max(values) == min(values):
+        return F(0)
+    low, extent = min(values), max(values) - min(values)
+    scale = F(65535) / extent
+    levels = [int((v - low) * scale) for v in values]
+    variance = len(levels) * sum(x * x for x in levels) - sum(levels) ** 2
+    return np.sqrt(np.int64(variance).astype(F)) / F(len(levels)) * (extent / F(65535))
