@@ -1,4 +1,9 @@
-"""Block-level history: a vertical and a diagonal moving average per block, and its age."""
+"""Block-level history: a vertical and a diagonal moving average per block, and its age.
+
+12 bytes per layer, row and block. A block is cold until it is first scored or seeded. All layers
+keep a cold block and so score it in the same step, hence coldness is the same in every layer; a
+score that is not finite does not break that: the block becomes suspect, not cold.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +12,22 @@ from torch import Tensor
 
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.budget import block_count
-from sglang_spin.core.select import SCORE_LIMIT
 
 AGE_CAP = 50  # staleness stops growing here: measured traces gain nothing beyond it
+SCORE_LIMIT = 1e30  # larger magnitudes are not trusted as scores
+SUSPECT = 2e30  # stands for a score that was not trusted: kept first, kept out of every average
+
 _NAN = float("nan")
+_NONE = 0x7FC00000  # float32 NaN bits; with an age in the low bits: not scored for so many steps
+_AGE_BITS = 63
 _LEVELS = 65535
 
 
 class BlockHistory:
     """V[b] follows block b, D[d] follows the block d before the newest one; both of block maxima.
 
-    State per layer, row and block: V, D, stash fp32 and age int8. `diagonal=False` predicts from V
-    alone; `alpha=1` makes V the last observed score.
+    `recent` is one int32 per block: the bits of the score observed in the last step, or else a NaN
+    that carries the age. `diagonal=False` predicts from V alone; `alpha=1` makes V the last score.
     """
 
     def __init__(
@@ -35,30 +44,29 @@ class BlockHistory:
         shape = (layers, rows, blocks)
         self.vertical = torch.full(shape, _NAN, device=device)
         self.distance = torch.full(shape, _NAN, device=device)
-        self.stash = torch.full(shape, _NAN, device=device)
-        self.age = torch.full(shape, AGE_CAP, dtype=torch.int8, device=device)
+        self.recent = torch.full(shape, _NONE | AGE_CAP, dtype=torch.int32, device=device)
         self.alpha, self.staleness, self.diagonal = alpha, staleness, diagonal
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in (self.vertical, self.distance, self.stash, self.age))
+        return self.vertical.nbytes + self.distance.nbytes + self.recent.nbytes
 
     def open(self, rows: Tensor) -> None:
-        for tensor in (self.vertical, self.distance, self.stash):
-            tensor.index_fill_(1, rows, _NAN)
-        self.age.index_fill_(1, rows, AGE_CAP)
+        self.vertical.index_fill_(1, rows, _NAN)
+        self.distance.index_fill_(1, rows, _NAN)
+        self.recent.index_fill_(1, rows, _NONE | AGE_CAP)
 
     def fold(self, rows: Tensor, accepted: Tensor, lengths: Tensor, width: int) -> None:
         block = torch.arange(width, device=rows.device)
         count = block_count(lengths)[:, None]
         live = accepted[:, None] & (block < count)
-        seen = self.stash[:, rows, :width]
-        scored = (self.age[:, rows, :width] == 0) & live
+        seen = self.recent[:, rows, :width].view(torch.float32)
+        scored = live & ~seen.isnan()
         v = self.vertical[:, rows, :width]
         self.vertical[:, rows, :width] = torch.where(scored, self._average(v, seen), v)
         if self.diagonal:
             mirror = (count - 1 - block).clamp(min=0).expand(scored.shape)
-            scored = scored.gather(-1, mirror) & live
+            scored = live & scored.gather(-1, mirror)
             d = self.distance[:, rows, :width]
             average = self._average(d, seen.gather(-1, mirror))
             self.distance[:, rows, :width] = torch.where(scored, average, d)
@@ -66,56 +74,63 @@ class BlockHistory:
     def seed(self, rows: Tensor, prior: Tensor) -> None:
         width = prior.shape[-1]
         known = ~prior.isnan()
-        v, age = self.vertical[:, rows, :width], self.age[:, rows, :width]
+        v, recent = self.vertical[:, rows, :width], self.recent[:, rows, :width]
         self.vertical[:, rows, :width] = torch.where(known, prior, v)
         # as good as just scored: their staleness starts counting now
-        self.age[:, rows, :width] = age.masked_fill(known, 0)
+        self.recent[:, rows, :width] = recent.masked_fill(known, _NONE)
 
     def predict(self, rows: Tensor, lengths: Tensor, width: int) -> Tensor:
         score = self.vertical[:, rows, :width]
+        trusted = score < SUSPECT  # false for NaN too
         if self.diagonal:
             block = torch.arange(width, device=rows.device)
             mirror = (block_count(lengths)[:, None] - 1 - block).clamp(min=0)
             d = self.distance[:, rows, :width].gather(-1, mirror.expand(score.shape))
-            score = torch.where(d.isnan(), score, (score + d) * 0.5)
+            score = torch.where(trusted & (d < SUSPECT), (score + d) * 0.5, score)
         if self.staleness:
-            bonus = self.age[:, rows, :width].float().sqrt() * (spread(score) * self.staleness)
-            score = score + bonus
+            unit = spread(score.masked_fill(~trusted, _NAN)) * self.staleness
+            bonus = _age(self.recent[:, rows, :width]).float().sqrt() * unit
+            score = torch.where(trusted, score + bonus, score)
         return score
 
     def mark(self, rows: Tensor, kept: Tensor) -> None:
         width = kept.shape[-1]
-        older = (self.age[:, rows, :width] + 1).clamp(max=AGE_CAP)
-        self.age[:, rows, :width] = older.masked_fill(kept, 0)
+        older = (_age(self.recent[:, rows, :width]) + 1).clamp(max=AGE_CAP)
+        self.recent[:, rows, :width] = _NONE | older.masked_fill(kept, 0)
 
     def observe(
         self, layer: int, rows: Tensor, logits: Tensor, blocks: Tensor, lengths: Tensor
     ) -> None:
         maxima = block_maxima(logits, blocks.shape[1], lengths)
         column = torch.arange(blocks.shape[1], device=rows.device)
-        spill = self.stash.shape[-1]
         inside = column < block_count(lengths)[:, None]
+        spill = self.recent.shape[-1]
+        recent = torch.nn.functional.pad(self.recent[layer, rows], (0, 1))
         target = torch.where(inside, blocks, spill)
-        values = torch.full((rows.shape[0], spill + 1), _NAN, device=rows.device)
-        self.stash[layer, rows] = values.scatter_(1, target, maxima)[:, :spill]
+        recent.scatter_(1, target, maxima.view(torch.int32))
+        self.recent[layer, rows] = recent[:, :spill]
 
     def block_values(self, rows: Tensor, width: int) -> Tensor:
         return self.vertical[:, rows, :width]
 
     def _average(self, old: Tensor, new: Tensor) -> Tensor:
-        return torch.where(old.isnan(), new, old * (1 - self.alpha) + new * self.alpha)
+        both = (old < SUSPECT) & (new < SUSPECT)
+        mean = old * (1 - self.alpha) + new * self.alpha
+        # an untrusted score never replaces a trusted average; anything replaces the other two kinds
+        return torch.where(both, mean, torch.where(old < SUSPECT, old, new))
 
 
 def block_maxima(logits: Tensor, width: int, lengths: Tensor) -> Tensor:
     """Largest logit of each compact block, columns at or past the row's length ignored.
 
-    logits: fp32 [rows, >= width * BLOCK]; lengths: int [rows]. Returns fp32 [rows, width]: NaN if a
-    scored logit is NaN (such a block counts as never scored), else within +-SCORE_LIMIT.
+    logits: fp32 [rows, >= width * BLOCK]; lengths: int [rows]. Returns fp32 [rows, width]: SUSPECT
+    where a used logit is NaN or the maximum exceeds SCORE_LIMIT in magnitude.
     """
     rows = logits.shape[0]
     column = torch.arange(width * BLOCK, device=logits.device)
     used = logits[:, : width * BLOCK].masked_fill(column >= lengths[:, None], -SCORE_LIMIT)
-    return used.view(rows, width, BLOCK).amax(-1).clamp(-SCORE_LIMIT, SCORE_LIMIT)
+    maxima = used.view(rows, width, BLOCK).amax(-1)
+    return torch.where(maxima.abs() <= SCORE_LIMIT, maxima, SUSPECT)
 
 
 def spread(score: Tensor) -> Tensor:
@@ -135,3 +150,8 @@ def spread(score: Tensor) -> Tensor:
     variance = count * second - first * first
     deviation = variance.float().sqrt() / count.clamp(min=1).float()
     return torch.where(extent > 0, deviation * (extent / _LEVELS), 0.0)
+
+
+def _age(recent: Tensor) -> Tensor:
+    """Steps since the last score, int32; 0 where `recent` holds a score."""
+    return torch.where(recent.view(torch.float32).isnan(), recent & _AGE_BITS, 0)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 FORCED = float("inf")
 INVALID = float("-inf")
-SCORE_LIMIT = 1e30  # observed scores are clamped to it, so they never tie with FORCED or INVALID
 
 
 class Compacted(NamedTuple):

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from sglang_spin.core.block import BLOCK
+from sglang_spin.core.block_history import SCORE_LIMIT, SUSPECT
 from sglang_spin.core.budget import block_count
-from sglang_spin.core.select import SCORE_LIMIT
 
 _NAN = float("nan")
 
@@ -70,8 +70,7 @@ class SlotHistory:
         v = self.vertical[:, rows, :slots]
         mirror = (lengths[:, None].long() - 1 - slot).clamp(min=0).expand(v.shape)
         d = self.distance[:, rows, :slots].gather(-1, mirror)
-        score = torch.where(d.isnan(), v, (v + d) * 0.5)
-        return _pool(score)
+        return _pool(torch.where((v < SUSPECT) & (d < SUSPECT), (v + d) * 0.5, v))
 
     def mark(self, rows: Tensor, kept: Tensor) -> None:
         self.kept[:, rows, : kept.shape[-1]] = kept
@@ -85,16 +84,20 @@ class SlotHistory:
         inside = column < block_count(lengths)[:, None]
         target = torch.where(inside, blocks, spill)[..., None].expand(n, width, BLOCK)
         slot = torch.arange(width * BLOCK, device=rows.device)
-        used = logits[:, : width * BLOCK].masked_fill(slot >= lengths[:, None], _NAN)
+        used = logits[:, : width * BLOCK]
+        used = torch.where(used.abs() <= SCORE_LIMIT, used, SUSPECT)
+        used = used.masked_fill(slot >= lengths[:, None], _NAN)
         values = torch.full((n, spill + 1, BLOCK), _NAN, device=rows.device)
-        values.scatter_(1, target, used.clamp(-SCORE_LIMIT, SCORE_LIMIT).view(n, width, BLOCK))
+        values.scatter_(1, target, used.view(n, width, BLOCK))
         self.stash[layer, rows] = values[:, :spill].reshape(n, -1)
 
     def block_values(self, rows: Tensor, width: int) -> Tensor:
         return _pool(self.vertical[:, rows, : width * BLOCK])
 
     def _average(self, old: Tensor, new: Tensor) -> Tensor:
-        return torch.where(old.isnan(), new, old * (1 - self.alpha) + new * self.alpha)
+        both = (old < SUSPECT) & (new < SUSPECT)
+        mean = old * (1 - self.alpha) + new * self.alpha
+        return torch.where(both, mean, torch.where(old < SUSPECT, old, new))
 
 
 def _pool(slots: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ class EngineDouble:
         self.length: dict[int, int] = {}
 
     def open(self, row: int, length: int, shared: list[int]) -> list[int]:
-        """Start a request on `row` whose first pages are `shared`; returns the pages newly taken."""
+        """Start a request whose first pages are `shared`; returns the pages newly taken."""
         self.free_rows.remove(row)
         self.state.open_rows(torch.tensor([row]))
         self.pages[row] = list(shared)
@@ -50,7 +50,7 @@ class EngineDouble:
         return full
 
     def begin(self, rows: list[int], padding: int, slack: int) -> tuple[Plan, torch.Tensor]:
-        """One step over `rows` and `padding` idle rows; the table has stale tails and spare width."""
+        """One step over `rows` and `padding` idle rows, with stale tails and spare width."""
         count = max(len(self.pages[r]) for r in rows) + slack
         count = min(count, self.state.shape.blocks)
         table = torch.from_numpy(self.rng.integers(0, 5, (len(rows) + padding, count)))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 F = np.float32
+SUSPECT = F(2e30)
 
 
 @dataclass
@@ -90,10 +91,11 @@ class Oracle:
         state.stash, state.stash_length = {}, 0
 
     def _average(self, table: dict[int, np.float32], key: int, score: np.float32) -> None:
-        old = table.pop(key, None)
-        new = score if old is None else old * F(1 - self.alpha) + score * F(self.alpha)
-        if not np.isnan(new):
-            table[key] = new
+        old = table.get(key)
+        if old is None or old == SUSPECT:
+            table[key] = score
+        elif score != SUSPECT:
+            table[key] = old * F(1 - self.alpha) + score * F(self.alpha)
 
     def _seed(self, layer: int, state: Row, pages: list[int]) -> None:
         for block, page in enumerate(pages):
@@ -106,10 +108,12 @@ class Oracle:
         for block, v in state.vertical.items():
             if block < count:
                 d = state.distance.get(count - 1 - block)
-                scores[block] = v if d is None else (v + d) * F(0.5)
+                lone = d is None or SUSPECT in (v, d)
+                scores[block] = v if lone else (v + d) * F(0.5)
         forced = {0, count - 1} | (set(range(count)) - set(scores))
-        unit = _spread(list(scores.values())) * F(self.staleness)
-        for block in scores:
+        trusted = [b for b, score in scores.items() if score != SUSPECT]
+        unit = _spread([scores[b] for b in trusted]) * F(self.staleness)
+        for block in trusted:
             scores[block] = scores[block] + np.sqrt(F(state.age.get(block, 50))) * unit
         return forced, scores
 

@@ -12,21 +12,22 @@ from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.step import Shape, SpinState
 from tests.core.engine_double import EngineDouble
-from tests.core.oracle import Oracle
+from tests.core.oracle import SUSPECT, Oracle
 
 LAYERS, ROWS, BLOCKS, PAGES, TOPK = 3, 5, 24, 120, 100
 
 
 def _scores(rng: np.random.Generator, slots: int) -> np.ndarray:
-    """Scores with ties, negatives, exact zeros and now and then a NaN."""
+    """Scores with ties, negatives, exact zeros and now and then one that is no number."""
     field = rng.integers(-6, 6, slots).astype(np.float32) / np.float32(rng.choice([1, 3, 7]))
     if rng.random() < 0.2:
-        field[rng.integers(0, slots)] = np.nan
+        field[rng.integers(0, slots)] = rng.choice([np.nan, np.inf, -np.inf])
     return field
 
 
 def _maxima(truth: np.ndarray, kept: set[int], length: int) -> dict[int, np.float32]:
-    return {b: np.max(truth[b * BLOCK : min(length, (b + 1) * BLOCK)]) for b in kept}
+    maxima = {b: np.max(truth[b * BLOCK : min(length, (b + 1) * BLOCK)]) for b in kept}
+    return {b: m if np.isfinite(m) else SUSPECT for b, m in maxima.items()}
 
 
 class _Life:
