@@ -50,7 +50,11 @@ def apply(hooks: tuple[Hook, ...], evidence: Evidence) -> None:
 
 def _refuse_options(server_args: Any, previous: Any) -> None:
     from sglang.srt.arg_groups.overrides import resolving_view
+    from sglang.srt.plugins.hook_registry import HookRegistry
 
+    # the last moment in the front process: what SGLang failed to hook there it only logged
+    if SCHEDULER.target.dotted not in HookRegistry._patched:
+        raise SystemExit(f"sglang_spin: {SCHEDULER.target.name} could not be hooked (see the log)")
     previous(server_args)
     if refusal := first_refusal(resolving_view(server_args)):
         raise SystemExit(f"sglang_spin: {refusal}")

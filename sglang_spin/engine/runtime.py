@@ -31,6 +31,7 @@ class Runtime:
         self.layer_slots: dict[int, int] = {}
         self.observed: set[int] = set()
         self.proven = False
+        self.decode_allocations = 0
         self.used_rows: set[int] = set()
         self.plan: Plan | None = None
         self.engine_plan: tuple[Any, Any] = (None, None)
@@ -79,6 +80,16 @@ class Runtime:
         if silent := sorted(set(self.layer_slots) - self.observed):
             die(f"indexer layer {silent[0]} ran without SPIN in the first decode step")
         self.proven = True
+
+    def decode_allocated(self) -> None:
+        """Count decode steps from the allocator's side, so that the proof has two witnesses.
+
+        The forward hook cannot report that it never fires itself. A third allocation comes after
+        the first forward, overlap included.
+        """
+        self.decode_allocations += 1
+        if self.decode_allocations > 2:
+            self.prove_decode()
 
     def rows_opened(self, rows: list[int]) -> None:
         """Note rows given out; a row that comes back without its release means a hook was lost."""

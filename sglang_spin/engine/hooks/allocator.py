@@ -32,6 +32,11 @@ def _after_alloc(result: Tensor | None, allocator: Any, *_args: Any, **_kw: Any)
     runtime.events.put(PagesTaken(pages))
 
 
+def _after_alloc_decode(result: Tensor | None, allocator: Any, *args: Any, **kw: Any) -> None:
+    _after_alloc(result, allocator, *args, **kw)
+    runtimes.current().decode_allocated()
+
+
 def _after_clear(_result: None, allocator: Any) -> None:
     from sglang_spin.engine.events import CacheFlushed
 
@@ -56,7 +61,7 @@ HOOKS = (
     Hook(
         Target(name=f"{_CLASS}.alloc_decode", expect="1db9fa2701979abf", why=_WHY, drop_when=_DROP),
         How.AFTER,
-        _after_alloc,
+        _after_alloc_decode,
         Proof.DECODE,
     ),
     Hook(
