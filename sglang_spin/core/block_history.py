@@ -20,7 +20,8 @@ SUSPECT = 2e30  # stands for a score that was not trusted: kept first, kept out 
 _NAN = float("nan")
 _NONE = 0x7FC00000  # float32 NaN bits; with an age in the low bits: not scored for so many steps
 _AGE_BITS = 63
-_LEVELS = 65535
+_LEVELS = 32768  # a power of two: scaling by it rounds once, on every device
+_LEAST_EXTENT = 1e-30  # below it the scale overflows
 
 
 class BlockHistory:
@@ -106,7 +107,7 @@ class BlockHistory:
         inside = column < block_count(lengths)[:, None]
         spill = self.recent.shape[-1]
         recent = torch.nn.functional.pad(self.recent[layer, rows], (0, 1))
-        target = torch.where(inside, blocks, spill)
+        target = torch.where(inside, blocks, spill).long()
         recent.scatter_(1, target, maxima.view(torch.int32))
         self.recent[layer, rows] = recent[:, :spill]
 
@@ -129,27 +130,29 @@ def block_maxima(logits: Tensor, width: int, lengths: Tensor) -> Tensor:
     rows = logits.shape[0]
     column = torch.arange(width * BLOCK, device=logits.device)
     used = logits[:, : width * BLOCK].masked_fill(column >= lengths[:, None], -SCORE_LIMIT)
-    maxima = used.view(rows, width, BLOCK).amax(-1)
+    # adding zero turns -0.0 into 0.0: the sign of a zero maximum depends on the reduction's order
+    maxima = used.view(rows, width, BLOCK).amax(-1) + 0.0
     return torch.where(maxima.abs() <= SCORE_LIMIT, maxima, SUSPECT)
 
 
 def spread(score: Tensor) -> Tensor:
     """Standard deviation over the last axis, NaN entries ignored; 0 where all are equal.
 
-    Moments of 16-bit integers, because integer sums do not depend on their order: a GPU reduction
+    Moments of 15-bit integers, because integer sums do not depend on their order: a GPU reduction
     gives the same bits. fp32 [..., width] to fp32 [..., 1].
     """
     known = ~score.isnan()
     low = score.masked_fill(~known, float("inf")).amin(-1, keepdim=True)
     high = score.masked_fill(~known, float("-inf")).amax(-1, keepdim=True)
     extent = (high - low).clamp(min=0)
-    scale = torch.where(extent > 0, _LEVELS / extent, 0.0)
+    varied = extent > _LEAST_EXTENT
+    scale = torch.where(varied, _LEVELS / extent, 0.0)
     level = ((score - low) * scale).masked_fill(~known, 0).to(torch.int64)
     count = known.sum(-1, keepdim=True)
     first, second = level.sum(-1, keepdim=True), (level * level).sum(-1, keepdim=True)
     variance = count * second - first * first
     deviation = variance.float().sqrt() / count.clamp(min=1).float()
-    return torch.where(extent > 0, deviation * (extent / _LEVELS), 0.0)
+    return torch.where(varied, deviation * (extent / _LEVELS), 0.0)
 
 
 def _age(recent: Tensor) -> Tensor:

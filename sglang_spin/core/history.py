@@ -36,7 +36,7 @@ class History(Protocol):
     ) -> None:
         """Stash the scores of one layer.
 
-        logits: fp32 [n, >= width * 64] in compact columns; blocks: int64 [n, width], the logical
+        logits: fp32 [n, >= width * 64] in compact columns; blocks: int32 [n, width], the logical
         block of each compact page; lengths: int [n], compact lengths. Later columns are garbage.
         """
 

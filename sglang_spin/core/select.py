@@ -15,7 +15,7 @@ class Compacted(NamedTuple):
     """Kept blocks in ascending order, one line per layer and row.
 
     pages: int32 [layers, rows, width], page ids; columns past the kept count repeat the first page.
-    blocks: int64 [layers, rows, width], logical block ids of the same columns, 0 past the count.
+    blocks: int32 [layers, rows, width], logical block ids of the same columns, 0 past the count.
     """
 
     pages: Tensor
@@ -64,7 +64,7 @@ def compact(page_table: Tensor, kept: Tensor) -> Compacted:
     blocks = torch.zeros(layers, rows, width + 1, dtype=torch.int64, device=kept.device)
     blocks = blocks.scatter_(-1, spill, block)[..., :width]
     pages = page_table.expand(layers, rows, width).gather(-1, blocks)
-    return Compacted(pages, blocks)
+    return Compacted(pages, blocks.int())
 
 
 def _take(keys: Tensor, count: Tensor, rank: Tensor) -> Tensor:

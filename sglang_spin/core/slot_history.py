@@ -82,7 +82,7 @@ class SlotHistory:
         column = torch.arange(width, device=rows.device)
         spill = self.kept.shape[-1]
         inside = column < block_count(lengths)[:, None]
-        target = torch.where(inside, blocks, spill)[..., None].expand(n, width, BLOCK)
+        target = torch.where(inside, blocks, spill).long()[..., None].expand(n, width, BLOCK)
         slot = torch.arange(width * BLOCK, device=rows.device)
         used = logits[:, : width * BLOCK]
         used = torch.where(used.abs() <= SCORE_LIMIT, used, SUSPECT)

@@ -24,7 +24,7 @@ class Plan(NamedTuple):
     """What the indexer layers of one step work on.
 
     pages: int32 [layers, rows, width], compact page tables. lengths: int32 [rows], compact lengths,
-    the same for every layer. blocks: int64 [layers, rows, width], logical blocks of the columns.
+    the same for every layer. blocks: int32 [layers, rows, width], logical blocks of the columns.
     request_rows: int64 [rows].
     """
 

@@ -124,10 +124,10 @@ class Oracle:
 
 
 def _spread(values: list[np.float32]) -> np.float32:
-    if not values or max(values) == min(values):
+    if not values or max(values) - min(values) <= F(1e-30):
         return F(0)
     low, extent = min(values), max(values) - min(values)
-    scale = F(65535) / extent
+    scale = F(32768) / extent
     levels = [int((v - low) * scale) for v in values]
     variance = len(levels) * sum(x * x for x in levels) - sum(levels) ** 2
-    return np.sqrt(np.int64(variance).astype(F)) / F(len(levels)) * (extent / F(65535))
+    return np.sqrt(np.int64(variance).astype(F)) / F(len(levels)) * (extent / F(32768))
