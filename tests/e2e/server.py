@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +88,8 @@ def serve(log: Path, *arguments: str, env: dict[str, str] | None = None) -> Iter
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Kill the process group and reap the leader."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait(timeout=30)
 
 

@@ -1,0 +1,36 @@
+# `make run` and `make test` need nothing but Linux and Python 3.11.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: setup run test lint bench clean
+
+setup: $(STAMP)
+
+# sglang without its dependencies: they are the CUDA stack
+$(STAMP): requirements/cpu.txt requirements/dev.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -r requirements/dev.txt
+	$(BIN)/pip install --quiet --no-deps sglang==0.5.23
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+# stock SGLang and SPIN side by side on the real engine, a report in results/quickstart/latest
+run: setup
+	$(BIN)/harness run configs/quickstart.yaml
+
+test: setup
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python -m benchmarks.cpu_engine
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,94 @@
+"""Options: what is accepted, and what the one line says when it is not."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sglang_spin.config import POLICIES, ConfigError, SpinConfig, from_env, from_file
+
+CONFIGS = st.builds(
+    SpinConfig,
+    enabled=st.booleans(),
+    policy=st.sampled_from(POLICIES),
+    sparsity=st.floats(0, 1, exclude_max=True),
+    alpha=st.floats(0, 1, exclude_min=True),
+    staleness=st.floats(0, 10),
+    explore=st.floats(0, 0.5),
+    seed=st.integers(0, 2**31 - 1),
+)
+
+
+@given(CONFIGS)
+def test_the_environment_carries_every_value(config: SpinConfig) -> None:
+    """What the launcher writes, a worker process reads back unchanged."""
+    assert from_env(config.to_env()) == config
+
+
+def test_nothing_set_means_off() -> None:
+    """Without a variable SPIN is off."""
+    assert not from_env({"PATH": "/bin"}).enabled
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("SPIN_SPARSTIY", "0.4", "valid options: enabled, policy, sparsity"),
+        ("SPIN_SPARSITY", "1", "0 <= sparsity < 1, got 1.0"),
+        ("SPIN_SPARSITY", "nan", "0 <= sparsity < 1"),
+        ("SPIN_SPARSITY", "40%", "must be a number, got '40%'"),
+        ("SPIN_POLICY", "spinn", "one of spin, spin-paper, prev-iter, random, dense"),
+        ("SPIN_ENABLED", "maybe", "must be 0 or 1, got 'maybe'"),
+        ("SPIN_ALPHA", "0", "0 < alpha <= 1"),
+        ("SPIN_SEED", "-1", "seed must be 0 to"),
+        ("SPIN_EXPLORE", "0.6", "0 to 0.5"),
+    ],
+)
+def test_bad_variables_are_named(name: str, value: str, said: str) -> None:
+    """An unknown variable or a bad value is one line with its name and what is valid."""
+    with pytest.raises(ConfigError) as error:
+        from_env({name: value})
+    line = str(error.value)
+    assert said in line
+    assert "\n" not in line
+    assert name.removeprefix("SPIN_").lower() in line.lower()
+
+
+def test_a_file_overrides_field_by_field(tmp_path: Path) -> None:
+    """A YAML file sets what it names and keeps the rest."""
+    path = tmp_path / "spin.yaml"
+    path.write_text("sparsity: 0.5\npolicy: prev-iter\n")
+    config = from_file(path, SpinConfig(seed=3))
+    assert (config.sparsity, config.policy, config.seed) == (0.5, "prev-iter", 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sparsity: [", "is not YAML"),
+        ("- sparsity", "must hold a mapping"),
+        ("depth: 3", "'depth'"),
+        ("sparsity: high", "must be a number"),
+        (None, "cannot read"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, text: str | None, said: str) -> None:
+    """An unreadable, malformed or misspelt file is one line with its path."""
+    path = tmp_path / "spin.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        from_file(path)
+    assert said in str(error.value)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_every_field_is_documented() -> None:
+    """Each option has its line in the docstring."""
+    assert SpinConfig.__doc__ is not None
+    assert all(f"{f.name}:" in SpinConfig.__doc__ for f in fields(SpinConfig))
