@@ -125,14 +125,20 @@ def block_maxima(logits: Tensor, width: int, lengths: Tensor) -> Tensor:
     """Largest logit of each compact block, columns at or past the row's length ignored.
 
     logits: fp32 [rows, >= width * BLOCK]; lengths: int [rows]. Returns fp32 [rows, width]: SUSPECT
-    where a used logit is NaN or the maximum exceeds SCORE_LIMIT in magnitude.
+    where a used logit is NaN or the maximum exceeds SCORE_LIMIT in magnitude; blocks that lie wholly
+    past the length hold anything.
     """
     rows = logits.shape[0]
-    column = torch.arange(width * BLOCK, device=logits.device)
-    used = logits[:, : width * BLOCK].masked_fill(column >= lengths[:, None], -SCORE_LIMIT)
+    blocks = logits[:, : width * BLOCK].view(rows, width, BLOCK)
+    maxima = blocks.amax(-1)
+    # only the block that holds the end of the row mixes scores and garbage; later ones are not used
+    end = (lengths // BLOCK).clamp(max=width - 1).long()
+    column = torch.arange(BLOCK, device=logits.device)
+    last = blocks[torch.arange(rows, device=logits.device), end]
+    last = last.masked_fill(column >= (lengths - end * BLOCK)[:, None], -SCORE_LIMIT).amax(-1)
+    maxima.scatter_(1, end[:, None], last[:, None])
     # adding zero turns -0.0 into 0.0: the sign of a zero maximum depends on the reduction's order
-    maxima = used.view(rows, width, BLOCK).amax(-1) + 0.0
-    return torch.where(maxima.abs() <= SCORE_LIMIT, maxima, SUSPECT)
+    return torch.where(maxima.abs() <= SCORE_LIMIT, maxima + 0.0, SUSPECT)
 
 
 def spread(score: Tensor) -> Tensor:
