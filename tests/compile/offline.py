@@ -1,0 +1,138 @@
+"""Compile kernels for GPUs that are not there, and read what the compiler made of them.
+
+Here rather than in the package: nothing that ships uses it. It runs in a process of its own, because
+one process holds one Triton, and that Triton must not be the interpreter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from sglang_spin.kernels.compile_case import CompileCase
+
+TARGETS = {
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "sm_103": GPUTarget("cuda", 103, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+    "gfx950": GPUTarget("hip", "gfx950", 64),
+}
+_MATRIX_SASS = re.compile(r"\b((?:Q|H|UTCQ|UTCH|UTCO)MMA|[QHI]GMMA)\b")
+_MATRIX_GCN = re.compile(r"\bv_mfma_(?:scale_)?f32_\w+?_(fp8_fp8|f8f6f4|bf16|f16)\b")
+_ALIGNED = [["tt.divisibility", 16]]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one kernel takes on one target; bytes where not said otherwise.
+
+    stack: per thread, spills and local arrays alike (hip: private segment); spills: loads and
+    stores of local memory in the code (hip: spilled registers); matrix: matrix-unit instructions
+    and how many there are.
+    """
+
+    case: str
+    target: str
+    registers: int
+    shared: int
+    stack: int
+    spills: int
+    matrix: dict[str, int]
+
+
+def cases(operators: list[str]) -> list[CompileCase]:
+    found: list[CompileCase] = []
+    for operator in operators:
+        module = importlib.import_module(f"sglang_spin.kernels.{operator}.triton")
+        found += module.COMPILE_CASES
+    names = [case.name for case in found]
+    if len(set(names)) != len(names):
+        raise ValueError(f"compile cases share a name: {sorted(names)}")
+    return found
+
+
+def measure(case: CompileCase, target: str, tools: Path) -> Resources:
+    """Compile one case; `tools` holds the cuobjdump and nvdisasm of a Triton wheel."""
+    compiled = _compile(case, target)
+    if TARGETS[target].backend == "cuda":
+        return _read_cubin(case.name, target, compiled, tools)
+    return _read_gcn(case.name, target, compiled)
+
+
+def _compile(case: CompileCase, target: str) -> Any:
+    names = case.kernel.arg_names
+    signature, attributes = {}, {}
+    for i, name in enumerate(names):
+        kind, _, multiple = case.signature.get(name, "constexpr").partition(":")
+        if target == "gfx942":
+            kind = kind.replace("fp8e4nv", "fp8e4b8")  # the e4m3 that this chip multiplies
+        signature[name] = kind
+        if kind.startswith("*") or multiple:
+            attributes[(i,)] = _ALIGNED
+    constants = {(names.index(name),): value for name, value in case.constants.items()}
+    source = ASTSource(fn=case.kernel, signature=signature, constexprs=constants, attrs=attributes)
+    options = {"num_warps": case.num_warps, "num_stages": case.num_stages}
+    return triton.compile(source, target=TARGETS[target], options=options)
+
+
+def _read_cubin(case: str, target: str, compiled: Any, tools: Path) -> Resources:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        usage = _run(tools / "cuobjdump", "--dump-resource-usage", file.name)
+        sass = _run(tools / "nvdisasm", "-c", file.name)
+    fields = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
+    if fields is None:
+        raise RuntimeError(f"cuobjdump printed no resource usage for {case} on {target}: {usage!r}")
+    registers, stack, local = map(int, fields.groups())
+    return Resources(
+        case=case,
+        target=target,
+        registers=registers,
+        shared=compiled.metadata.shared,
+        stack=stack + local,
+        spills=len(re.findall(r"\b(?:STL|LDL)\b", sass)),
+        matrix=_tally(_MATRIX_SASS, sass),
+    )
+
+
+def _read_gcn(case: str, target: str, compiled: Any) -> Resources:
+    text = compiled.asm["amdgcn"]
+
+    def field(name: str) -> int:
+        found = re.search(rf"\.{name}:\s+(\d+)", text)
+        if found is None:
+            raise RuntimeError(f"the code of {case} for {target} has no .{name}")
+        return int(found.group(1))
+
+    return Resources(
+        case=case,
+        target=target,
+        registers=field("vgpr_count"),
+        shared=compiled.metadata.shared,
+        stack=field("private_segment_fixed_size"),
+        spills=field("vgpr_spill_count") + field("sgpr_spill_count"),
+        matrix=_tally(_MATRIX_GCN, text),
+    )
+
+
+def _tally(pattern: re.Pattern[str], code: str) -> dict[str, int]:
+    found = pattern.findall(code)
+    return {name: found.count(name) for name in sorted(set(found))}
+
+
+def _run(program: Path, *arguments: str) -> str:
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{program.name} {arguments[0]} failed: {done.stderr.strip()}")
+    return done.stdout

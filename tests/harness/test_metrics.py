@@ -1,0 +1,115 @@
+"""Each metric against numbers worked out by hand."""
+
+from array import array
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness import metrics
+from harness.record import RequestRecord
+from harness.runrecord import windows
+from tests.harness.helpers import MS, record
+
+# 1 token at 10 ms, then 3 at 40 ms, then 2 at 60 ms; sent at 2 ms
+SCRIPT = [(10, 1), (40, 3), (60, 2)]
+
+
+def test_t01_the_four_itl_conventions() -> None:
+    """One stream, four named definitions, none of them equal."""
+    r = record(SCRIPT)
+    assert metrics.itl_chunk_ns(r).tolist() == [30 * MS, 20 * MS]
+    assert metrics.itl_token_ns(r).tolist() == [10 * MS] * 3 + [10 * MS] * 2
+    assert metrics.itl_arrival_ns(r).tolist() == [30 * MS, 0, 0, 20 * MS, 0]
+    assert metrics.itl_request_mean_ns(r) == 50 * MS / 5
+
+
+chunk_lists = st.lists(
+    st.tuples(st.integers(1, 50), st.integers(1, 9)), min_size=2, max_size=30
+).map(
+    lambda steps: [(float(sum(t for t, _ in steps[: i + 1])), n) for i, (_, n) in enumerate(steps)]
+)
+
+
+@given(chunk_lists)
+def test_t02_mean_itl_is_time_over_own_tokens(chunks: list[tuple[float, int]]) -> None:
+    """The mean per-token ITL is (last - first) / (N - n_first): no server average enters."""
+    r = record(chunks)
+    expected = metrics.itl_request_mean_ns(r)
+    assert metrics.itl_token_ns(r).mean() == pytest.approx(expected, rel=1e-12)
+    assert metrics.itl_arrival_ns(r).mean() == pytest.approx(expected, rel=1e-12)
+
+
+def test_t06_nothing_received_is_none() -> None:
+    """Without tokens every figure is None or empty, never 0."""
+    empty = RequestRecord(index=0)
+    assert metrics.ttft_ns(empty) is None
+    assert metrics.e2e_ns(empty) is None
+    assert metrics.itl_request_mean_ns(empty) is None
+    assert metrics.percentile(metrics.itl_token_ns(empty), 50) is None
+    assert windows([empty], 1) == {"full_batch": None, "occupancy_95": None, "full_run": None}
+
+
+def test_t07_first_chunk_does_not_inflate_the_rate() -> None:
+    """A first chunk of n tokens is taken out of the divisor; one chunk alone has no ITL."""
+    assert metrics.itl_request_mean_ns(record([(10, 5), (20, 1), (30, 1)])) == 10 * MS
+    assert metrics.itl_request_mean_ns(record([(10, 5)])) is None
+
+
+def test_t24_buffered_reply_is_seen() -> None:
+    """Chunks that all came with one read have gaps of nothing."""
+    buffered = record([(50, 1)] * 10)
+    assert metrics.instant_gap_share([buffered]) == 1
+    assert metrics.instant_gap_share([record(SCRIPT)]) == 0
+
+
+def test_t30_full_batch_window_leaves_burst_and_drain_out() -> None:
+    """The window runs from the last first-token to the first finish, and only its tokens count."""
+    early = record([(10, 1), (20, 1), (30, 1), (40, 1)])
+    late = record([(20, 1), (30, 1), (40, 1), (50, 1), (60, 1)])
+    named = windows([early, late], 2)
+    assert named["full_batch"] == (20 * MS, 40 * MS)
+    assert named["full_run"] == (0, 60 * MS)
+    assert metrics.output_tok_s([early, late], (20 * MS, 40 * MS)) == pytest.approx(4 / 0.020)
+    assert metrics.itl_token_ns(late, (20 * MS, 40 * MS)).tolist() == [10 * MS] * 2
+
+
+def test_occupancy_window_takes_the_longest_stretch() -> None:
+    """With several waves the longest stretch at the wanted occupancy is taken."""
+    wave = [record([(0, 1), (10, 1)]), record([(0, 1), (12, 1)]), record([(11, 1), (40, 1)])]
+    wave.append(record([(13, 1), (39, 1)]))
+    assert metrics.occupancy_window(wave, 2) == (13 * MS, 39 * MS)
+    assert metrics.occupancy_window(wave, 5) is None
+
+
+def test_output_rate_of_an_empty_window() -> None:
+    """A window without length has no rate."""
+    assert metrics.output_tok_s([record(SCRIPT)], (5, 5)) is None
+
+
+def test_t25_time_held_back_by_the_client_is_kept() -> None:
+    """The wait between due and sent is its own figure and not hidden in TTFT."""
+    r = record(SCRIPT, scheduled_ns=1 * MS, sent_ns=4 * MS)
+    assert metrics.queue_ns(r) == 3 * MS
+    assert metrics.ttft_ns(r) == 6 * MS
+
+
+def test_t36_send_spread_is_of_the_first_wave() -> None:
+    """The spread covers the first wave's starts, not later refills."""
+    records = [record(SCRIPT, sent_ns=t) for t in (5, 9, 7, 900)]
+    assert metrics.send_spread_ns(records, 3) == 4
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=200), st.floats(0, 100))
+def test_percentile_lies_within_its_samples(values: list[float], q: float) -> None:
+    """A percentile is between the smallest and the largest sample."""
+    found = metrics.percentile(np.array(values), q)
+    assert found is not None
+    assert min(values) <= found <= max(values)
+
+
+def test_record_arrays_hold_nanoseconds() -> None:
+    """Times past 2**32 ns are kept exactly."""
+    r = RequestRecord(index=0, chunk_t_ns=array("q", [2**62]))
+    assert r.chunk_t_ns[0] == 2**62

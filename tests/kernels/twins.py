@@ -1,0 +1,81 @@
+"""Two SpinStates that live the same life, one stepped in torch and one by the Triton operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sglang_spin.config import SpinConfig
+from sglang_spin.core.block_history import BlockHistory
+from sglang_spin.core.step import Plan, Shape, SpinState
+from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
+from sglang_spin.kernels.observe import observe
+
+
+class Twins:
+    """Stands where an engine has its SpinState; compares every bit after every step."""
+
+    def __init__(self, config: SpinConfig, shape: Shape, workspace: Workspace | None = None):
+        self.reference, self.kernel = SpinState(config, shape), SpinState(config, shape)
+        self.shape, self.workspace = shape, workspace
+
+    def each(self, act: Any) -> None:
+        """Do the same to both states."""
+        for state in (self.reference, self.kernel):
+            act(state)
+
+    def open_rows(self, rows: Tensor) -> None:
+        self.each(lambda state: state.open_rows(rows))
+
+    def close_rows(self, row: Tensor, pages: Tensor) -> None:
+        self.each(lambda state: state.close_rows(row, pages))
+        self.compare()
+
+    def drop_pages(self, pages: Tensor) -> None:
+        self.each(lambda state: state.drop_pages(pages))
+
+    def begin(self, page_table: Tensor, lengths: Tensor, rows: Tensor) -> Plan:
+        """The reference's plan; the kernel's outputs start as garbage."""
+        n, width = page_table.shape
+        workspace = self.workspace or allocate(self.shape, n, width, "cpu")
+        for tensor in (workspace.pages, workspace.blocks, workspace.lengths):
+            tensor.fill_(-77)
+        expected = fold_select(self.reference, page_table, lengths, rows, impl="reference")
+        plan = fold_select(
+            self.kernel, page_table, lengths, rows, workspace=workspace, impl="triton"
+        )
+        for name in Plan._fields:
+            assert torch.equal(getattr(plan, name), getattr(expected, name)), name
+        assert not workspace.arrivals.any()
+        self.compare()
+        return expected
+
+    def observe(self, layer: int, logits: Tensor, plan: Plan) -> None:
+        observe(self.reference, layer, logits, plan, impl="reference")
+        observe(self.kernel, layer, logits, plan, impl="triton")
+        self.compare()
+
+    def compare(self) -> None:
+        """All state of real rows is the same bits; row 0 is nobody's."""
+        pair = (self.reference, self.kernel)
+        for name in ("fresh", "generation", "step", "stashed"):
+            a, b = (getattr(state, name)[1:] for state in pair)
+            assert torch.equal(a, b), name
+        for name in ("vertical", "distance", "recent"):
+            a, b = (_line(state, name) for state in pair)
+            assert torch.equal(a, b), name
+        a, b = (state.prior.view(torch.int32) for state in pair)
+        assert torch.equal(a, b), "prior"
+        assert self.reference.counters.read() == self.kernel.counters.read()
+
+
+def block_history(state: SpinState) -> BlockHistory:
+    assert isinstance(state.history, BlockHistory)
+    return state.history
+
+
+def _line(state: SpinState, name: str) -> Tensor:
+    tensor: Tensor = getattr(block_history(state), name)
+    return tensor[:, 1:].view(torch.int32)
