@@ -23,6 +23,9 @@ class RowsOpened:
 
     rows: Tensor
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.rows,)
+
     def apply(self, state: SpinState) -> None:
         state.open_rows(self.rows)
 
@@ -34,6 +37,9 @@ class RowClosed:
     row: Tensor
     pages: Tensor
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.row, self.pages)
+
     def apply(self, state: SpinState) -> None:
         state.close_rows(self.row, self.pages)
 
@@ -44,6 +50,9 @@ class PagesTaken:
 
     pages: Tensor
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.pages,)
+
     def apply(self, state: SpinState) -> None:
         state.drop_pages(self.pages)
 
@@ -51,6 +60,9 @@ class PagesTaken:
 @dataclass(frozen=True, slots=True)
 class CacheFlushed:
     """Every page was given back."""
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return ()
 
     def apply(self, state: SpinState) -> None:
         state.drop_all_pages()
@@ -72,4 +84,15 @@ class EventQueue:
     def drain(self, state: SpinState) -> None:
         """Apply all of them, on the stream of the forward that follows."""
         while self._events:
-            self._events.popleft().apply(state)
+            event = self._events.popleft()
+            for tensor in event.tensors():
+                _keep_until_read(tensor)
+            event.apply(state)
+
+
+def _keep_until_read(tensor: Tensor) -> None:
+    """Made on the scheduler's stream, its memory must outlive the use on this one."""
+    if tensor.is_cuda:
+        import torch
+
+        tensor.record_stream(torch.cuda.current_stream())
