@@ -66,7 +66,7 @@ def resolve_config(options: argparse.Namespace) -> SpinConfig:
 def require_plugins(enabled: bool, launch: Launch) -> None:
     """Raise ConfigError unless SGLang's processes will load the plugins that the launch needs."""
     names = ["spin"] if enabled else []
-    if _CPU_SWITCH in launch.environment:
+    if {**os.environ, **launch.environment}.get(_CPU_SWITCH) == "1":
         names.append("spin_cpu")
     installed = {e.name for e in entry_points(group=_PLUGIN_GROUP)}
     if missing := [n for n in names if n not in installed]:
@@ -111,11 +111,12 @@ def _tiny_model(name: str) -> str:
 
 
 def _cpu_launch(path: str, config: SpinConfig, rest: list[str]) -> Launch:
-    from sglang_spin.cpu import launch_defaults
+    from sglang_spin.cpu import bootstrap, launch_defaults
 
     defaults = _without_overridden(launch_defaults.SERVER_ARGS, rest)
-    environment = {**launch_defaults.environment(), **config.to_env()}
-    return Launch((f"--model-path={path}", *defaults, *rest), environment)
+    full = bootstrap.environment(dict(os.environ))
+    added = {name: value for name, value in full.items() if os.environ.get(name) != value}
+    return Launch((f"--model-path={path}", *defaults, *rest), {**added, **config.to_env()})
 
 
 def _without_overridden(defaults: tuple[str, ...], rest: list[str]) -> tuple[str, ...]:
