@@ -66,7 +66,7 @@ class BlockHistory:
         v = self.vertical[:, rows, :width]
         self.vertical[:, rows, :width] = torch.where(scored, self._average(v, seen), v)
         if self.diagonal:
-            mirror = (count - 1 - block).clamp(min=0).expand(scored.shape)
+            mirror = (count - 1 - block).clamp(0, width - 1).expand(scored.shape)
             scored = live & scored.gather(-1, mirror)
             d = self.distance[:, rows, :width]
             average = self._average(d, seen.gather(-1, mirror))

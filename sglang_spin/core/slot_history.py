@@ -51,7 +51,7 @@ class SlotHistory:
         scored = self.kept[:, rows, :width].repeat_interleave(BLOCK, -1) & live
         v = self.vertical[:, rows, :slots]
         self.vertical[:, rows, :slots] = torch.where(scored, self._average(v, seen), v)
-        mirror = (lengths[:, None].long() - 1 - slot).clamp(min=0).expand(scored.shape)
+        mirror = (lengths[:, None].long() - 1 - slot).clamp(0, slots - 1).expand(scored.shape)
         scored = scored.gather(-1, mirror) & live
         d = self.distance[:, rows, :slots]
         average = self._average(d, seen.gather(-1, mirror))

@@ -169,6 +169,16 @@ def test_a_repeated_length_is_not_folded() -> None:
     assert not state.history.vertical[:, 1, :10].isnan().any()
 
 
+@pytest.mark.parametrize("policy", ["spin", "spin-paper"])
+def test_a_narrower_batch_after_a_rejected_step(policy: str) -> None:
+    """A row that shrank below its stash, widest of a narrow table: once an index past the end."""
+    state = _state(policy)
+    state.open_rows(torch.tensor([1]))
+    _step(state, [1], [71])
+    plan = _step(state, [1], [1])
+    assert plan.lengths.tolist() == [1]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @settings(deadline=None, max_examples=3)
 @given(rows=st.integers(1, 3))
