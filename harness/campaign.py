@@ -1,5 +1,6 @@
 """The whole campaign: servers, pairs in alternating order, and the runs that came of it."""
 
+import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from harness.runrecord import ArmRun
 from harness.server import Server
 from harness.spec import Spec
 from harness.stats import interleaved_order
+from harness.warden import POLL_S
+
+DEATH_S = 2 * POLL_S
 
 
 @dataclass
@@ -41,9 +45,21 @@ class Campaign:
             reasons.append(f"only {done} of {expected} runs were done")
         return reasons + self._basis_problems()
 
+    def notes(self) -> list[str]:
+        """What a reader should know but what does not invalidate."""
+        return [
+            f"{run.label}: warm-up was not steady, its rounds gave "
+            + ", ".join(f"{rate:.1f}" for rate in run.warm_tok_s)
+            + " tok/s"
+            for run in self.runs
+            if run.warm_tok_s and not run.warm_steady
+        ]
+
     def _basis_problems(self) -> list[str]:
         bases = {
-            arm: sorted({str(r.itl_basis) for run in self.runs if run.arm == arm for r in run.records})
+            arm: sorted(
+                {str(r.itl_basis) for run in self.runs if run.arm == arm for r in run.records}
+            )
             for arm in self.spec.arms
         }
         present = {arm: basis for arm, basis in bases.items() if basis}
@@ -90,8 +106,15 @@ async def _examine(campaign: Campaign, server: Server) -> ServerFacts:
 async def _one_run(campaign: Campaign, server: Server, run: ArmRun, progress: Progress) -> None:
     campaign.runs.append(run)
     facts = campaign.servers.get(run.arm) or await _examine(campaign, server)
-    async with open_session(server.base_url) as session:
-        await run_arm(RunContext(campaign.spec, session, facts, progress), run)
+    try:
+        async with open_session(server.base_url) as session:
+            await run_arm(RunContext(campaign.spec, session, facts, progress), run)
+    except asyncio.CancelledError:
+        run.problems.append("interrupted")
+        raise
+    if run.problems:
+        # a dying server closes its streams a little before its process ends
+        await asyncio.sleep(DEATH_S)
     if not server.alive():
         run.problems.append(f"the server ended: {server.why()}")
     for problem in run.problems:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 
 import aiohttp
 
@@ -57,7 +58,7 @@ async def stream_completion(
     stall_s: float,
     progress: LoadProgress | None = None,
 ) -> None:
-    """Send one request and fill its record; a failure is written in `record.error`, never raised."""
+    """Send one request and fill its record; a failure goes into `record.error`, never up."""
     record.sent_ns = time.perf_counter_ns()
     try:
         await _stream(session, body, record, stall_s, progress)
@@ -81,8 +82,9 @@ async def _stream(
 ) -> None:
     parser = SseParser()
     headers = {"Content-Type": "application/json"}
+    # a file-like body goes out in pieces, so that a large one does not hold up the other streams
     async with session.post(
-        COMPLETIONS, data=body, headers=headers, timeout=stream_timeout(stall_s)
+        COMPLETIONS, data=BytesIO(body), headers=headers, timeout=stream_timeout(stall_s)
     ) as response:
         record.headers_ns = time.perf_counter_ns()
         if response.status != 200:
@@ -97,13 +99,20 @@ async def _stream(
                 progress.tokens += sum(record.chunk_tokens[before:])
 
 
-async def run_load(
-    session: aiohttp.ClientSession, load: Load, progress: LoadProgress | None = None
-) -> list[RequestRecord]:
-    """Run the closed loop and return a record per body, in order, failures included."""
-    records = [
+def new_records(load: Load) -> list[RequestRecord]:
+    """An empty record per body, in order."""
+    return [
         RequestRecord(index=index, lane=index % load.lanes) for index in range(len(load.bodies))
     ]
+
+
+async def run_load(
+    session: aiohttp.ClientSession,
+    load: Load,
+    records: list[RequestRecord],
+    progress: LoadProgress | None = None,
+) -> None:
+    """Run the closed loop and fill `records`; what was there stays when the loop is cancelled."""
     start = asyncio.Event()
     queue = iter(records)
 
@@ -133,4 +142,3 @@ async def run_load(
             raise outcome
     for record in queue:
         record.error = "not sent before the load's deadline"
-    return records

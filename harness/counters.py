@@ -42,7 +42,7 @@ class SpinCounters:
         return 1 - sum(self.kept_blocks) / seen if seen else None
 
     def since(self, before: "SpinCounters") -> "SpinCounters":
-        """What happened between two snapshots. CounterError if a counter fell: the server restarted."""
+        """What happened between two snapshots. Raises CounterError if a counter fell."""
         delta = _elementwise(operator.sub, self, before)
         totals = (delta.steps, delta.rows_seeded, delta.rows_cold)
         if min(*totals, *delta.kept_blocks, *delta.seen_blocks) < 0:

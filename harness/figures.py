@@ -87,5 +87,7 @@ def _client(run: ArmRun, window: Window | None, concurrency: int) -> dict[str, f
         "loop_lag_ms_p99": metrics.percentile(lag / NS_PER_MS, 99),
         "loop_lag_ms_max": max(run.lag.lag_ns, default=0) / NS_PER_MS,
         "send_spread_ms": metrics.send_spread_ns(sent, concurrency) / NS_PER_MS,
-        "queue_ms_max": max((metrics.queue_ns(record) / NS_PER_MS for record in sent), default=None),
+        "queue_ms_max": max(
+            (metrics.queue_ns(record) / NS_PER_MS for record in sent), default=None
+        ),
     }

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from harness.errors import ServerStartError
 from harness.progress import Progress
 from harness.server import Server
 from harness.spec import Spec
@@ -18,19 +19,22 @@ class Fleet:
         self._starts = 0
 
     async def start_all(self) -> None:
-        """Start every arm, one after the other: starts side by side compete for memory and cores."""
+        """Start every arm, one after the other: side by side they compete for memory and cores."""
         for name in self._spec.arms:
             await self.server(name)
 
     async def server(self, arm: str) -> Server:
         """The arm's running server. Raises ServerStartError."""
-        if arm in self._servers and self._servers[arm].alive():
-            return self._servers[arm]
+        known = self._servers.get(arm)
+        if known is not None:
+            if known.alive():
+                return known
+            raise ServerStartError(f"server of arm {arm} ended between runs: {known.why()}")
         if self._spec.servers == "swap":
             self.stop()
         self._starts += 1
-        log = self._log_folder / f"{arm}-{self._starts}.log"
-        server = Server(arm, self._spec.arms[arm], log)
+        log_path = self._log_folder / f"{self._starts:02d}-{arm}.log"
+        server = Server(arm, self._spec.arms[arm], log_path)
         self._servers[arm] = server
         self._progress.phase("start", f"server of arm {arm}")
         await server.start(self._spec.limits.start_s)
@@ -38,6 +42,8 @@ class Fleet:
 
     def stop(self) -> None:
         """End every server."""
+        for server in self._servers.values():
+            server.let_go()
         for server in self._servers.values():
             server.stop()
         self._servers.clear()

@@ -28,7 +28,7 @@ def e2e_ns(record: RequestRecord) -> int | None:
 
 
 def itl_chunk_ns(record: RequestRecord, window: Window | None = None) -> Samples:
-    """Gap between chunks: t_i - t_{i-1}, i = 2..m, whatever a chunk holds. (vLLM's Python client)"""
+    """Gap between chunks: t_i - t_{i-1}, i = 2..m, whatever a chunk holds. (vLLM's client)"""
     gaps, _ = _gaps(record, window)
     return gaps
 
@@ -130,7 +130,7 @@ def queue_ns(record: RequestRecord) -> int:
 
 
 def instant_gap_share(records: Sequence[RequestRecord], instant_ns: int = 1000) -> float:
-    """Share of chunk gaps below `instant_ns`: a buffered reply arrives in one piece, not as a stream."""
+    """Share of chunk gaps below `instant_ns`: a buffered reply arrives in one piece."""
     gaps = np.concatenate([itl_chunk_ns(record) for record in records] or [np.empty(0)])
     return float((gaps < instant_ns).mean()) if len(gaps) else 0.0
 

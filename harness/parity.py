@@ -1,4 +1,4 @@
-"""Greedy outputs of an arm against the baseline's: a server that is fast because it is wrong shows."""
+"""Greedy outputs of an arm against the baseline's: fast because it is wrong would show here."""
 
 from collections.abc import Sequence
 from statistics import fmean

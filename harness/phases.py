@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import aiohttp
 import numpy as np
 
-from harness.client import Load, LoadProgress, run_load, stream_completion
+from harness.client import Load, LoadProgress, new_records, run_load, stream_completion
 from harness.control import ServerFacts, flush, read_spin, wait_idle
 from harness.counters import CounterError
 from harness.errors import HarnessError
@@ -99,7 +99,8 @@ async def warm_up(context: RunContext, run: ArmRun) -> None:
         ]
         limits = context.spec.limits
         load = Load(bodies, workload.concurrency, limits.prime_s, limits.prime_s)
-        records = await run_load(context.session, load)
+        records = new_records(load)
+        await run_load(context.session, load, records)
         run.warm_tok_s.append(_warm_rate(records, workload.concurrency))
         run.warm_steady = _agree(run.warm_tok_s[-2:], settings.tolerance)
         if run.warm_steady and round_index + 1 >= settings.min_rounds:
@@ -185,8 +186,9 @@ async def _load(context: RunContext, run: ArmRun) -> None:
     before = await read_spin(context.session)
     load = Load(bodies, workload.concurrency, limits.stall_s, limits.load_s, workload.lanes)
     shown = LoadProgress(workload.request_count * workload.output_tokens)
+    run.records = new_records(load)
     async with watching_loop_lag() as run.lag, _displaying(context.progress, shown):
-        run.records = await run_load(context.session, load, shown)
+        await run_load(context.session, load, run.records, shown)
     after = await wait_idle(context.session, limits.idle_s)
     if after is not None and before is not None:
         run.spin = after.since(before)

@@ -1,6 +1,6 @@
 """The plots of a campaign, as PNG bytes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
 

@@ -7,7 +7,7 @@ import subprocess
 from harness.control import ServerFacts
 from harness.errors import PreflightError
 from harness.server import command_line
-from harness.spec import Requirements, Spec
+from harness.spec import Spec
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 def check_machine(spec: Spec) -> None:
     """Raises PreflightError when a requirement or a program of a command is missing."""
-    _check_gpus(spec.requires)
+    _check_gpus(spec)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if memory < spec.requires.memory_gib * GIB:
         raise PreflightError(
@@ -28,7 +28,8 @@ def check_machine(spec: Spec) -> None:
             raise PreflightError(f"arm {name}: program `{program}` is not installed")
 
 
-def _check_gpus(requires: Requirements) -> None:
+def _check_gpus(spec: Spec) -> None:
+    requires = spec.requires
     if not requires.gpus:
         return
     gpus = gpu_memories_mib()
@@ -37,7 +38,7 @@ def _check_gpus(requires: Requirements) -> None:
     large = [size for size in gpus if size >= 0.95 * requires.gpu_memory_gib * GIB / MIB]
     if len(large) < requires.gpus:
         has = ", ".join(f"{size / 1024:.0f} GiB" for size in gpus) or "none"
-        raise PreflightError(f"needs {need}; this machine has {has}")
+        raise PreflightError(f"{spec.name} needs {need}, this machine has {has}")
 
 
 def gpu_memories_mib() -> list[int]:
@@ -51,7 +52,12 @@ def gpu_memories_mib() -> list[int]:
 
 
 def check_server(spec: Spec, arm: str, facts: ServerFacts) -> None:
-    """Raises PreflightError when the server cannot hold the workload or is not what the arm says."""
+    """Raises PreflightError when the server is not the arm's, or cannot hold the workload."""
+    expects_spin = spec.arms[arm].spin is not None
+    if expects_spin and facts.spin is None:
+        raise PreflightError(f"arm {arm}: /server_info has no spin block, the server is stock")
+    if not expects_spin and facts.spin is not None:
+        raise PreflightError(f"arm {arm}: the server runs SPIN, but the spec says it must not")
     workload = spec.workload
     need = workload.resident_tokens()
     if facts.capacity_tokens is not None and need > facts.capacity_tokens:

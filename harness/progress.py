@@ -20,6 +20,7 @@ class Progress:
     def phase(self, name: str, detail: str = "") -> None:
         """A new phase begins."""
         self._end_line()
+        self._last_plain = time.monotonic()
         minutes, seconds = divmod(int(time.monotonic() - self._started), 60)
         self._print(f"[{minutes:2d}:{seconds:02d}] {name:9s} {detail}".rstrip())
 

@@ -1,6 +1,6 @@
 """Prompts as token ids, and the request bodies, encoded once before anything is timed.
 
-Each prompt has its own random stream, keyed by (seed, role, pair, index), so that warm-up and probes
+Each prompt has its own random stream, keyed by (seed, role, pair, index): warm-up and probes
 never share a token page with a measured prompt, and each pair brings new text.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from harness.spec import RandomIds, Spec
+from harness.spec import Content, Spec, TopicIds
 
 TokenIds = NDArray[np.int64]
 
@@ -26,11 +26,24 @@ class Role(IntEnum):
 
 
 def token_ids(
-    content: RandomIds, length: int, *, seed: int, role: Role, pair: int, index: int
+    content: Content, length: int, *, seed: int, role: Role, pair: int, index: int
 ) -> TokenIds:
     """Draw `length` ids [length] int64, the same for the same key."""
     generator = np.random.default_rng([seed, role, pair, index])
+    if isinstance(content, TopicIds):
+        return _topic_ids(content, length, generator)
     return generator.integers(content.low, content.high, size=length, dtype=np.int64)
+
+
+def _topic_ids(content: TopicIds, length: int, generator: np.random.Generator) -> TokenIds:
+    topic = np.empty(length, dtype=np.int64)
+    start = 0
+    while start < length:
+        end = start + int(generator.integers(content.segment_min, content.segment_max + 1))
+        topic[start:end] = generator.integers(content.topics)
+        start = end
+    within = generator.integers(content.ids_per_topic, size=length)
+    return content.low + topic * content.ids_per_topic + within
 
 
 def context_ids(spec: Spec, pair: int, lane: int) -> TokenIds:

@@ -22,7 +22,8 @@ img { max-width: 100%; } .valid { color: #237a3b; } .invalid { color: #b3261e; }
 <h1>{{ summary.name }}</h1>
 {% if summary.valid %}<p class="valid">Valid: every run is what the spec says.</p>
 {% else %}<p class="invalid">Not valid; the figures below are no result.</p>
-<ul class="invalid">{% for reason in summary.invalid_reasons %}<li>{{ reason }}</li>{% endfor %}</ul>
+<ul class="invalid">
+{% for reason in summary.invalid_reasons %}<li>{{ reason }}</li>{% endfor %}</ul>
 {% endif %}
 
 <h2>Against stock</h2>
@@ -76,6 +77,8 @@ window {{ summary.window }}.</p>
 {% endfor %}
 </table>
 
+{% for note in summary.notes %}<p class="note">{{ note }}</p>
+{% endfor %}
 <h2>Spec</h2>
 <pre>{{ spec_yaml }}</pre>
 

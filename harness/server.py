@@ -1,12 +1,9 @@
 """Starting and stopping the server of an arm."""
 
 import asyncio
-import errno
 import os
-import random
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -16,38 +13,18 @@ import aiohttp
 
 from harness import warden
 from harness.errors import ServerStartError
+from harness.ports import free_port, older_listener
 from harness.spec import Arm
 
-# below Linux's ephemeral range, so that no outgoing connection can take one before the server does
-PORTS = range(20000, 32768)
 PORT_ATTEMPTS = 3
 POLL_S = 0.25
-STOP_S = warden.GRACE_S + 12
-_PORT_TAKEN = re.compile(r"address already in use|Errno 98|port \d+ .*(in use|occupied)", re.I)
+HEALTH_S = 3.0
+STOP_S = 2 * warden.GRACE_S + 10
+_PORT_TAKEN = re.compile(
+    r"address already in use|Errno 98|port \d+ .*(in use|occupied|taken)", re.I
+)
 _TELLING = re.compile(r"error|exception|refus|cannot|can't|not enough|needs?\b|require|fatal", re.I)
 _FRAME = re.compile(r"^\s|^Traceback|^During handling|^The above exception|^[\^~\s]+$")
-
-
-def free_port() -> int:
-    """A port that nothing listens on now. Raises ServerStartError when none is found."""
-    for port in random.sample(PORTS, 100):
-        if port_is_free(port):
-            return port
-    raise ServerStartError("no free port found between 20000 and 32767")
-
-
-def port_is_free(port: int) -> bool:
-    """Can a server bind it on all addresses?"""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # the server sets it too; without it a port in TIME_WAIT would look busy
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return False
-            raise
-    return True
 
 
 def command_line(arm: Arm, port: int) -> list[str]:
@@ -90,10 +67,11 @@ class Server:
             self._launch()
             try:
                 await self._until_healthy(timeout_s)
-            except ServerStartError:
+            except ServerStartError as error:
                 self.stop()
                 # somebody else may bind the port between our check and the server's start
-                if attempt == PORT_ATTEMPTS or not _PORT_TAKEN.search(self._log_tail()):
+                taken = _PORT_TAKEN.search(f"{error}\n{self._log_tail()}")
+                if attempt == PORT_ATTEMPTS or not taken:
                     raise
             else:
                 return
@@ -116,17 +94,28 @@ class Server:
 
     async def _until_healthy(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        timeout = aiohttp.ClientTimeout(total=10)
+        timeout = aiohttp.ClientTimeout(total=HEALTH_S)
         async with aiohttp.ClientSession(self.base_url, timeout=timeout) as session:
             while time.monotonic() < deadline:
                 if not self.alive():
-                    raise ServerStartError(f"server of arm {self.name} ended at start: {self.why()}")
+                    raise ServerStartError(
+                        f"server of arm {self.name} ended at start: {self.why()}"
+                    )
                 if await _is_healthy(session):
+                    self._refuse_foreign_answer()
                     return
                 await asyncio.sleep(POLL_S)
         raise ServerStartError(
             f"server of arm {self.name} is not healthy after {timeout_s:g} s: {self.why()}"
         )
+
+    def _refuse_foreign_answer(self) -> None:
+        assert self._warden is not None
+        owner = older_listener(self.port, self._warden.pid)
+        if owner is not None:
+            raise ServerStartError(
+                f"arm {self.name}: port {self.port} was taken by process {owner}"
+            )
 
     def alive(self) -> bool:
         """Is the process there?"""
@@ -141,12 +130,16 @@ class Server:
             log.seek(max(0, self.log_path.stat().st_size - 65536))
             return log.read().decode(errors="replace")
 
+    def let_go(self) -> None:
+        """Ask the warden to end the process tree, without waiting."""
+        if self._warden is not None and self._warden.stdin is not None:
+            self._warden.stdin.close()
+
     def stop(self) -> None:
         """End the whole process tree and wait for it. Safe to call twice."""
         if self._warden is None:
             return
-        if self._warden.stdin is not None:
-            self._warden.stdin.close()
+        self.let_go()
         try:
             self._warden.wait(STOP_S)
         except subprocess.TimeoutExpired:

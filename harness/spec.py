@@ -36,6 +36,29 @@ class RandomIds(Strict):
         return self
 
 
+class TopicIds(Strict):
+    """Prompt tokens in segments of one topic; topic t has the ids from low + t * ids_per_topic on.
+
+    Gives KV blocks that differ in importance, which uniform random ids do not.
+    """
+
+    kind: Literal["topics"]
+    low: Natural = 0
+    topics: Positive
+    ids_per_topic: Positive
+    segment_min: Positive = 20
+    segment_max: Positive = 200
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.segment_max < self.segment_min:
+            raise ValueError("segment_max must be at least segment_min")
+        return self
+
+
+Content = Annotated[RandomIds | TopicIds, Field(discriminator="kind")]
+
+
 class Workload(Strict):
     """One wave of requests; lengths in tokens.
 
@@ -50,7 +73,7 @@ class Workload(Strict):
     sharing: Literal["shared", "distinct"]
     requests: Positive | None = None
     prime_output_tokens: Positive = 1
-    content: RandomIds = RandomIds()
+    content: Content = RandomIds()
 
     @model_validator(mode="after")
     def _enough_requests(self) -> Self:
@@ -132,7 +155,7 @@ class Limits(Strict):
     idle_s: Seconds = 60
     stall_s: Seconds = 120
     load_s: Seconds = 3600
-    loop_lag_share: Share = 0.2
+    loop_lag_share: Annotated[float, Field(ge=0)] = 0.2
     instant_gap_share: Share = 0.5
 
 
@@ -147,7 +170,7 @@ class Requirements(Strict):
 class Spec(Strict):
     """A whole campaign.
 
-    pairs: rounds in which every arm runs once; their order alternates (ABBA), seed decides the start.
+    pairs: rounds in which every arm runs once; the order alternates (ABBA), seed picks the start.
     servers "together": all arms are up, only one is loaded; "swap": one server at a time.
     window: which tokens count for the headline throughput and ITL (metrics.py).
     """

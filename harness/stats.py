@@ -25,7 +25,9 @@ def paired_ratio(baseline: Sequence[float], treatment: Sequence[float]) -> Paire
     Raises ValueError unless both have the same number, at least one, of positive values.
     """
     if len(baseline) != len(treatment) or not baseline:
-        raise ValueError(f"pairs do not match: {len(baseline)} baseline, {len(treatment)} treatment")
+        raise ValueError(
+            f"pairs do not match: {len(baseline)} baseline, {len(treatment)} treatment"
+        )
     if min(*baseline, *treatment) <= 0:
         raise ValueError("a ratio needs positive values")
     logs = [math.log(b / a) for a, b in zip(baseline, treatment, strict=True)]
@@ -38,7 +40,7 @@ def paired_ratio(baseline: Sequence[float], treatment: Sequence[float]) -> Paire
 
 
 def geometric_mean(values: Sequence[float]) -> float | None:
-    """exp(mean ln x), so that the ratio of two arms' means is the paired estimate. None if empty."""
+    """exp(mean ln x): the ratio of two arms' means is the paired estimate. None if empty."""
     return math.exp(fmean(math.log(value) for value in values)) if values else None
 
 
@@ -69,7 +71,7 @@ def t_quantile(p: float, df: int) -> float:
 
 
 def interleaved_order(arms: Sequence[str], pairs: int, seed: int) -> list[list[str]]:
-    """Order of the arms in each pair: forward and backward in turn (ABBA), the seed picks the start."""
+    """Order of the arms in each pair: forward, backward in turn (ABBA); seed picks the start."""
     start = Random(seed).randrange(2)
     return [
         list(arms) if (pair + start) % 2 == 0 else list(reversed(arms)) for pair in range(pairs)

@@ -29,6 +29,7 @@ def summarise(campaign: Campaign) -> dict[str, Any]:
         "name": spec.name,
         "valid": not reasons,
         "invalid_reasons": reasons,
+        "notes": campaign.notes(),
         "window": spec.window,
         "pairs": spec.pairs,
         "arms": {
@@ -89,9 +90,10 @@ def _ratios(runs: Sequence[Figures], arm: str, pairs: int) -> dict[str, Figures]
     }
 
 
-def _ratio(couples: Sequence[tuple[float, float]]) -> Figures:
-    if not couples:
+def _ratio(couples: Sequence[tuple[float | None, float | None]]) -> Figures:
+    known = [(a, b) for a, b in couples if a and b]
+    if not known:
         return {"estimate": None, "ci95": None, "per_pair": []}
-    ratio = paired_ratio([a for a, _ in couples], [b for _, b in couples])
+    ratio = paired_ratio([a for a, _ in known], [b for _, b in known])
     ci95 = None if ratio.ci95 is None else list(ratio.ci95)
     return {"estimate": ratio.estimate, "ci95": ci95, "per_pair": list(ratio.per_pair)}

@@ -27,7 +27,11 @@ def run_problems(run: ArmRun, spec: Spec) -> list[str]:
 
 
 def request_problems(
-    records: Sequence[RequestRecord], *, prompt_tokens: int, output_tokens: int, expected_cached: int
+    records: Sequence[RequestRecord],
+    *,
+    prompt_tokens: int,
+    output_tokens: int,
+    expected_cached: int,
 ) -> list[str]:
     """Problems of the requests, one line per kind, with the first case as the example."""
     checks: dict[str, Check] = {

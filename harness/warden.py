@@ -12,15 +12,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 POLL_S = 0.2
+PAUSE_S = 0.05
 GRACE_S = 8.0
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(command: list[str]) -> int:
-    """Run the command until it ends or stdin closes; return its exit status (128 + n for signal n)."""
+    """Run the command until it ends or stdin closes; return its status (128 + n for signal n)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     stopping: list[int] = []
@@ -44,13 +46,26 @@ def _stdin_closed(wait_s: float) -> bool:
 
 
 def end_descendants(child: "subprocess.Popen[bytes]") -> None:
-    """SIGTERM to all, SIGKILL to those that remain after the grace time, and reap them."""
-    deadline = time.monotonic() + GRACE_S
+    """SIGTERM to the command, then to what it leaves behind, then SIGKILL; reap them all.
+
+    The command goes first: a server that loses its workers before it is told to stop takes that
+    for a crash and starts to diagnose it.
+    """
+    child.terminate()
+    _wait_until_gone(child, lambda: child.poll() is not None)
     _signal_all(signal.SIGTERM)
+    _wait_until_gone(child, lambda: not descendants(os.getpid()))
     while child.poll() is None or descendants(os.getpid()):
-        if time.monotonic() > deadline:
-            _signal_all(signal.SIGKILL)
-        time.sleep(0.05)
+        _signal_all(signal.SIGKILL)
+        time.sleep(PAUSE_S)
+        _reap_orphans(child.pid)
+
+
+def _wait_until_gone(child: "subprocess.Popen[bytes]", gone: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + GRACE_S
+    while not gone() and time.monotonic() < deadline:
+        time.sleep(PAUSE_S)
+        child.poll()
         _reap_orphans(child.pid)
 
 

@@ -1,6 +1,7 @@
 """Result folder, parquet, report and progress."""
 
 import io
+from array import array
 from pathlib import Path
 
 import pyarrow.parquet
@@ -144,6 +145,19 @@ def test_t35_p99_is_shown_but_not_compared() -> None:
     summary = summarise(campaign())
     assert set(summary["ratio"]) == {"output_tok_s", "itl_p50"}
     assert summary["arms"]["spin"]["itl_ms"]["p99"] is not None
+
+
+def test_campaign_without_gaps_still_has_a_summary() -> None:
+    """Without a gap in the window there is no ITL and no ratio of it, and nothing fails."""
+    made = campaign()
+    for run in made.runs:
+        for record in run.records:
+            record.chunk_t_ns = array("q", [record.index, 10 + record.index])
+            record.chunk_tokens = array("q", [1, 11])
+    summary = summarise(made)
+    assert summary["arms"]["spin"]["itl_ms"]["p50"] is None
+    assert summary["ratio"]["itl_p50"]["estimate"] is None
+    assert "n/a" in render_report(summary, "", {"servers": {}}, all_plots(made, summary))
 
 
 def test_report_is_one_escaped_file() -> None:

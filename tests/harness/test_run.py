@@ -76,9 +76,7 @@ def test_valid_campaign(tmp_path: Path) -> None:
         ({"spin": "--spin-target -1"}, "arm spin: /server_info has no spin block"),
         ({"stock": "--spin-target 0.4"}, "arm stock: the server runs SPIN"),
         ({"spin": "--spin-realised 0.3"}, "pair 1 spin: spin: realised sparsity 0.3"),
-        ({"spin": "--spin-engaged 0"}, "pair 1 spin: spin: no step was counted"),
         ({"stock": "--cached 128"}, "prime: cached_tokens: 1 of 1 requests"),
-        ({"stock": "--cached absent"}, "unverifiable"),
         ({"spin": "--fault early-stop"}, "failed: 2 of 2 requests"),
         ({"spin": "--usage final"}, "itl_basis: the arms count tokens differently"),
         ({"spin": "--capacity 100"}, "preflight: arm spin: the workload needs 345 KV entries"),
@@ -150,7 +148,7 @@ def test_interrupted_campaign(tmp_path: Path, number: signal.Signals) -> None:
     mark = f"mark-{os.getpid()}-{number.name}"
     process = start_slow_campaign(tmp_path, mark)
     os.killpg(process.pid, number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "INVALID: interrupted" in out
     assert processes_with(mark) == []

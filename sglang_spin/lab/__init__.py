@@ -1,0 +1,1 @@
+"""Offline work: models and studies of the method. Imports only sglang_spin.core."""
