@@ -1,4 +1,4 @@
-"""Tiny models for the CPU engine: generated once into a cache folder, then loaded like any other."""
+"""Tiny models for the CPU engine: generated once into a cache folder, then loaded as usual."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def default_cache_dir() -> Path:
 
 
 def ensure_model(name: str, cache_dir: Path) -> Path:
-    """Return the folder of model `name` under `cache_dir`, generating it (seconds) if it is missing.
+    """Return the folder of model `name` under `cache_dir`; generate it, in seconds, if missing.
 
     The folder name carries a hash of the generator, so a changed generator never meets old weights.
     Safe under concurrent callers: each writes a folder of its own and one rename wins.

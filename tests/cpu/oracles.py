@@ -1,4 +1,4 @@
-"""Inputs and fp64 oracles for the CPU kernels, written from the formulas and not from the kernels."""
+"""Inputs and fp64 oracles for the CPU kernels, written from the formulas."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def index_scores(q: Tensor, keys: Tensor, scales: Tensor, weights: Tensor) -> Te
 
 
 def score_error_bound(q: Tensor, keys: Tensor, scales: Tensor, weights: Tensor) -> Tensor:
-    """[n] bound on fp32 rounding: (dim + heads) additions of terms no larger than their magnitudes."""
+    """[n] bound on fp32 rounding: (dim + heads) additions, each off by eps of the terms' sizes."""
     dots = keys.double().abs() @ q.double().abs().T
     size = (dots * weights.double().abs()).sum(1) * scales.double()
     return size * (DIM + q.shape[0]) * torch.finfo(torch.float32).eps

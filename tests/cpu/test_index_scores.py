@@ -80,7 +80,7 @@ def test_nothing_past_the_length_is_read_or_written() -> None:
 
 
 def test_a_score_has_the_same_bits_wherever_it_is_computed() -> None:
-    """Batch size, table width, column, and the decode or prefill path leave a score's bits alone."""
+    """Batch size, table width and column leave a score's bits alone."""
     q, pages, weights, lens, table = _paged(32, (300, 300, 300))
     width = table.shape[1] * PAGE
     batch = paged_index_scores(q, pages, weights, lens.int(), table, width)[:, :300]

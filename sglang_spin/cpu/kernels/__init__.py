@@ -1,1 +1,1 @@
-"""CPU kernels for the operators that SGLang's DSA path takes from CUDA libraries. torch and numba only."""
+"""CPU kernels for the operators that SGLang's DSA path takes from CUDA libraries."""

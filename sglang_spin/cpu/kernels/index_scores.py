@@ -1,10 +1,9 @@
 """Index scores: sum over heads of gate * relu(query . key), times the key's scale. fp32 throughout.
 
 One tile function serves decode (paged) and prefill (ragged), so a (query, key) pair has one value
-wherever it is computed. Work is bounded by the given lengths; columns beyond them stay uninitialised.
+wherever it is computed. Work is bounded by the given lengths; columns beyond them are not written.
 """
 
-# numba prange loops read like plain ranges; the split into pieces is explicit for load balance
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -13,13 +12,16 @@ import numpy as np
 import torch
 from numba import njit, prange
 
-from sglang_spin.cpu.kernels.vector import DIM, HEADS, KEYS, decode_fp8, score_block
+from sglang_spin.cpu.kernels import types as ty
+from sglang_spin.cpu.kernels.vector_fp8 import decode_fp8
+from sglang_spin.cpu.kernels.vector_scores import DIM, HEADS, KEYS, score_block
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 PAGE = 64
 SCALE_BYTES = PAGE * DIM  # a page holds 64 x 128 key bytes, then 64 fp32 scales
+FEW = 16  # query rows that one thread decodes sooner than two can be woken
 QUERY_BLOCK = 32  # prefill rows that share one decoded key block
 PIECES = 16  # parallel pieces of a decode call: more than threads, to even out their speed
 DECODED = np.float32(256.0)  # what decode_fp8 owes
@@ -34,18 +36,17 @@ def paged_index_scores(
     lengths int32 [rows]; table int32 [rows, >= ceil(length / 64)], any row stride.
     Returns f32 [rows, width], row stride a multiple of 4; columns >= length are uninitialised.
     """
-    rows = q.shape[0]
-    logits = torch.empty((rows, -(-width // 4) * 4), dtype=torch.float32)[:, :width]
+    logits = torch.empty((q.shape[0], -(-width // 4) * 4), dtype=torch.float32)
     queries, gates = _by_head_group(q, weights)
     _score_paged(
         queries,
         gates,
         pages.numpy(),
-        lengths.numpy(),
-        table.numpy(),
+        lengths.to(torch.int32).contiguous().numpy(),
+        table.to(torch.int32).numpy(),
         logits.numpy(),
     )
-    return logits
+    return logits[:, :width]
 
 
 def ragged_index_scores(
@@ -61,10 +62,10 @@ def ragged_index_scores(
     _score_ragged(
         queries,
         gates,
-        keys.view(torch.uint8).numpy(),
-        scales.numpy(),
-        starts.numpy(),
-        ends.numpy(),
+        keys.contiguous().view(torch.uint8).numpy(),
+        scales.contiguous().numpy(),
+        starts.to(torch.int32).contiguous().numpy(),
+        ends.to(torch.int32).contiguous().numpy(),
         logits.numpy(),
     )
     return logits
@@ -78,30 +79,42 @@ def _by_head_group(q: Tensor, weights: Tensor) -> tuple[np.ndarray, np.ndarray]:
     queries = torch.empty((rows, groups, DIM, HEADS), dtype=torch.float32).numpy()
     gates = np.zeros((rows, groups * HEADS), np.float32)
     gates[:, :heads] = weights.numpy()
-    _decode_queries(q.contiguous().view(torch.uint8).numpy(), queries)
+    decode = _decode_few if rows <= FEW else _decode_many
+    decode(q.contiguous().view(torch.uint8).numpy(), queries)
     return queries, gates.reshape(rows, groups, HEADS)
 
 
-@njit(parallel=True, cache=True)  # type: ignore[untyped-decorator]
-def _decode_queries(raw, queries):  # type: ignore[no-untyped-def]
-    rows, heads, _ = raw.shape
-    for r in prange(rows):
-        decoded = np.empty((HEADS, DIM), np.float32)
-        for g in range(queries.shape[1]):
-            here = min(HEADS, heads - g * HEADS)
-            decoded[here:] = 0.0
-            for i in range(here):
-                for d in range(0, DIM, 16):
-                    decode_fp8(
-                        raw.ctypes.data + (r * heads + g * HEADS + i) * DIM + d,
-                        decoded.ctypes.data + (i * DIM + d) * 4,
-                    )
-            for d in range(DIM):
-                for i in range(HEADS):
-                    queries[r, g, d, i] = decoded[i, d] * DECODED
+@njit(inline="always")
+def _decode_row(raw, queries, r):  # type: ignore[no-untyped-def]
+    heads = raw.shape[1]
+    decoded = np.empty((HEADS, DIM), np.float32)
+    for g in range(queries.shape[1]):
+        here = min(HEADS, heads - g * HEADS)
+        decoded[here:] = 0.0
+        for i in range(here):
+            for d in range(0, DIM, 16):
+                decode_fp8(
+                    raw.ctypes.data + (r * heads + g * HEADS + i) * DIM + d,
+                    decoded.ctypes.data + (i * DIM + d) * 4,
+                )
+        for d in range(DIM):
+            for i in range(HEADS):
+                queries[r, g, d, i] = decoded[i, d] * DECODED
 
 
-@njit(inline="always")  # type: ignore[untyped-decorator]
+@njit(ty.VOID(ty.U8_3, ty.F32_4), cache=True, boundscheck=False)
+def _decode_few(raw, queries):  # type: ignore[no-untyped-def]
+    for r in range(raw.shape[0]):
+        _decode_row(raw, queries, r)
+
+
+@njit(ty.VOID(ty.U8_3, ty.F32_4), parallel=True, cache=True, boundscheck=False)
+def _decode_many(raw, queries):  # type: ignore[no-untyped-def]
+    for r in prange(raw.shape[0]):
+        _decode_row(raw, queries, r)
+
+
+@njit(inline="always")
 def _score_tile(queries, gates, row, keys, count, out):  # type: ignore[no-untyped-def]
     """out[:count rounded up to 8] = unscaled scores of one row against decoded keys [64, 128]."""
     groups = queries.shape[1]
@@ -112,7 +125,12 @@ def _score_tile(queries, gates, row, keys, count, out):  # type: ignore[no-untyp
             score_block(q, w, keys.ctypes.data + i * DIM * 4, out.ctypes.data + i * 4, g == 0)
 
 
-@njit(parallel=True, cache=True, boundscheck=False)  # type: ignore[untyped-decorator]
+@njit(
+    ty.VOID(ty.F32_4, ty.F32_3, ty.U8_2, ty.I32_1, ty.I32_2S, ty.F32_2),
+    parallel=True,
+    cache=True,
+    boundscheck=False,
+)
 def _score_paged(queries, gates, pages, lengths, table, logits):  # type: ignore[no-untyped-def]
     rows = lengths.shape[0]
     ends = np.empty(rows, np.int64)  # running count of tiles
@@ -138,7 +156,12 @@ def _score_paged(queries, gates, pages, lengths, table, logits):  # type: ignore
                 logits[row, block * PAGE + i] = scores[i] * (scales[i] * DECODED)
 
 
-@njit(parallel=True, cache=True, boundscheck=False)  # type: ignore[untyped-decorator]
+@njit(
+    ty.VOID(ty.F32_4, ty.F32_3, ty.U8_2, ty.F32_1, ty.I32_1, ty.I32_1, ty.F32_2),
+    parallel=True,
+    cache=True,
+    boundscheck=False,
+)
 def _score_ragged(queries, gates, raw, scales, starts, ends, logits):  # type: ignore[no-untyped-def]
     tokens = starts.shape[0]
     blocks = (raw.shape[0] + PAGE - 1) // PAGE

@@ -1,0 +1,37 @@
+"""What a launcher sets to run SGLang on the CPU engine: environment and server options."""
+
+from __future__ import annotations
+
+ENV: dict[str, str] = {
+    # SGLang's own switch; it also arms this package's plugin
+    "SGLANG_USE_CPU_ENGINE": "1",
+    # torch's OpenMP threads spin at every small operator and starve the other processes
+    "OMP_NUM_THREADS": "1",
+    # the heavy kernels are ours; numba's own pool sleeps between calls
+    "NUMBA_THREADING_LAYER": "workqueue",
+    "TORCHDYNAMO_DISABLE": "1",
+    # scoring goes through SGLang's torch hook, whose function the plugin replaces
+    "SGLANG_FP8_PAGED_MQA_LOGITS_TORCH": "1",
+    "SGLANG_DISABLE_DSA_INDEXER_FUSION": "1",
+    # keep large buffers in the heap: a fresh mapping costs a page fault per 4 KiB in every layer
+    "MALLOC_MMAP_THRESHOLD_": "4294967296",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_TOP_PAD_": "67108864",
+}
+
+SERVER_ARGS: tuple[str, ...] = (
+    "--device=cpu",
+    "--attention-backend=dsa",
+    "--page-size=64",
+    "--dtype=float32",
+    "--kv-cache-dtype=bfloat16",
+    "--sampling-backend=pytorch",
+    "--grammar-backend=none",
+    "--disable-cuda-graph",
+    "--context-length=65536",
+    "--max-running-requests=8",
+    "--max-total-tokens=262144",
+    "--chunked-prefill-size=2048",
+    "--mem-fraction-static=0.3",
+    "--sleep-on-idle",
+)
