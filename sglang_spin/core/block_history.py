@@ -18,10 +18,10 @@ SCORE_LIMIT = 1e30  # larger magnitudes are not trusted as scores
 SUSPECT = 2e30  # stands for a score that was not trusted: kept first, kept out of every average
 
 _NAN = float("nan")
-_NONE = 0x7FC00000  # float32 NaN bits; with an age in the low bits: not scored for so many steps
-_AGE_BITS = 63
-_LEVELS = 32768  # a power of two: scaling by it rounds once, on every device
-_LEAST_EXTENT = 1e-30  # below it the scale overflows
+NONE = 0x7FC00000  # float32 NaN bits; with an age in the low bits: not scored for so many steps
+AGE_BITS = 63
+LEVELS = 32768  # a power of two: scaling by it rounds once, on every device
+LEAST_EXTENT = 1e-30  # below it the scale overflows
 
 
 class BlockHistory:
@@ -45,7 +45,7 @@ class BlockHistory:
         shape = (layers, rows, blocks)
         self.vertical = torch.full(shape, _NAN, device=device)
         self.distance = torch.full(shape, _NAN, device=device)
-        self.recent = torch.full(shape, _NONE | AGE_CAP, dtype=torch.int32, device=device)
+        self.recent = torch.full(shape, NONE | AGE_CAP, dtype=torch.int32, device=device)
         self.alpha, self.staleness, self.diagonal = alpha, staleness, diagonal
 
     @property
@@ -55,7 +55,7 @@ class BlockHistory:
     def open(self, rows: Tensor) -> None:
         self.vertical.index_fill_(1, rows, _NAN)
         self.distance.index_fill_(1, rows, _NAN)
-        self.recent.index_fill_(1, rows, _NONE | AGE_CAP)
+        self.recent.index_fill_(1, rows, NONE | AGE_CAP)
 
     def fold(self, rows: Tensor, accepted: Tensor, lengths: Tensor, width: int) -> None:
         block = torch.arange(width, device=rows.device)
@@ -78,7 +78,7 @@ class BlockHistory:
         v, recent = self.vertical[:, rows, :width], self.recent[:, rows, :width]
         self.vertical[:, rows, :width] = torch.where(known, prior, v)
         # as good as just scored: their staleness starts counting now
-        self.recent[:, rows, :width] = recent.masked_fill(known, _NONE)
+        self.recent[:, rows, :width] = recent.masked_fill(known, NONE)
 
     def predict(self, rows: Tensor, lengths: Tensor, width: int) -> Tensor:
         score = self.vertical[:, rows, :width]
@@ -97,7 +97,7 @@ class BlockHistory:
     def mark(self, rows: Tensor, kept: Tensor) -> None:
         width = kept.shape[-1]
         older = (_age(self.recent[:, rows, :width]) + 1).clamp(max=AGE_CAP)
-        self.recent[:, rows, :width] = _NONE | older.masked_fill(kept, 0)
+        self.recent[:, rows, :width] = NONE | older.masked_fill(kept, 0)
 
     def observe(
         self, layer: int, rows: Tensor, logits: Tensor, blocks: Tensor, lengths: Tensor
@@ -125,8 +125,8 @@ def block_maxima(logits: Tensor, width: int, lengths: Tensor) -> Tensor:
     """Largest logit of each compact block, columns at or past the row's length ignored.
 
     logits: fp32 [rows, >= width * BLOCK]; lengths: int [rows]. Returns fp32 [rows, width]: SUSPECT
-    where a used logit is NaN or the maximum exceeds SCORE_LIMIT in magnitude; blocks that lie wholly
-    past the length hold anything.
+    where a used logit is NaN or the maximum exceeds SCORE_LIMIT in magnitude. Blocks wholly past the
+    length hold anything.
     """
     rows = logits.shape[0]
     blocks = logits[:, : width * BLOCK].view(rows, width, BLOCK)
@@ -151,16 +151,16 @@ def spread(score: Tensor) -> Tensor:
     low = score.masked_fill(~known, float("inf")).amin(-1, keepdim=True)
     high = score.masked_fill(~known, float("-inf")).amax(-1, keepdim=True)
     extent = (high - low).clamp(min=0)
-    varied = extent > _LEAST_EXTENT
-    scale = torch.where(varied, _LEVELS / extent, 0.0)
+    varied = extent > LEAST_EXTENT
+    scale = torch.where(varied, LEVELS / extent, 0.0)
     level = ((score - low) * scale).masked_fill(~known, 0).to(torch.int64)
     count = known.sum(-1, keepdim=True)
     first, second = level.sum(-1, keepdim=True), (level * level).sum(-1, keepdim=True)
     variance = count * second - first * first
     deviation = variance.float().sqrt() / count.clamp(min=1).float()
-    return torch.where(varied, deviation * (extent / _LEVELS), 0.0)
+    return torch.where(varied, deviation * (extent / LEVELS), 0.0)
 
 
 def _age(recent: Tensor) -> Tensor:
     """Steps since the last score, int32; 0 where `recent` holds a score."""
-    return torch.where(recent.view(torch.float32).isnan(), recent & _AGE_BITS, 0)
+    return torch.where(recent.view(torch.float32).isnan(), recent & AGE_BITS, 0)

@@ -49,6 +49,7 @@ FEATURES = 64  # content features that index keys and attention keys share
 CONTENT = 0.7  # strength of content matching in a score
 BANDS = (5.0, 14.0, 17.0, 20.0)  # centre of each head's band of rotary pairs
 WAVE = 0.4  # strength of distance matching
+SOFTNESS = 0.7  # of attention against the indexer: no single selected token decides the output
 SUCCESSORS = 12  # tokens that each token favours next; the context picks among them
 BLUR = 0.3  # relative noise between an attention head and its copies among the index heads
 
@@ -173,8 +174,8 @@ def _attention(gen: Generator, growth: float) -> dict[str, Tensor]:
     expand[:, :NOPE] *= 0.1
     expand[:, :FEATURES, :FEATURES] += torch.eye(FEATURES)
     query = _normal(gen, HEADS, NOPE + ROPE, Q_LORA, scale=0.1 / math.sqrt(Q_LORA))
-    query[:, :FEATURES, :FEATURES] += CONTENT * torch.diag_embed(match.signs)
-    query[:, NOPE:, FEATURES] += WAVE * _interleave(match.query_wave)
+    query[:, :FEATURES, :FEATURES] += SOFTNESS * CONTENT * torch.diag_embed(match.signs)
+    query[:, NOPE:, FEATURES] += SOFTNESS * WAVE * _interleave(match.query_wave)
     tensors = {
         "self_attn.q_a_proj.weight": torch.cat([match.features, rest]),
         "self_attn.q_a_layernorm.weight": _gain(gen, Q_LORA),
@@ -182,7 +183,7 @@ def _attention(gen: Generator, growth: float) -> dict[str, Tensor]:
         "self_attn.kv_a_proj_with_mqa.weight": torch.cat([match.features, values, rope_key]),
         "self_attn.kv_a_layernorm.weight": _gain(gen, KV_LORA),
         "self_attn.kv_b_proj.weight": expand.flatten(0, 1),
-        "self_attn.o_proj.weight": _to_stream(gen, HEADS * VALUE, 1.0),
+        "self_attn.o_proj.weight": _to_stream(gen, HEADS * VALUE, 0.7),
         "input_layernorm.weight": _gain(gen, HIDDEN),
         "post_attention_layernorm.weight": _gain(gen, HIDDEN),
     }

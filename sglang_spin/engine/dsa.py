@@ -42,17 +42,17 @@ def compact_metadata(
     """
     attn = stock.attn_metadata
     if runtime.is_first_layer(layer):
-        assert runtime.state is not None
-        plan = runtime.state.begin(
+        plan = runtime.begin(
             attn.real_page_table, attn.cache_seqlens_int32, forward_batch.req_pool_indices
         )
-        runtime.plan, runtime.engine_plan = plan, _engine_plan(stock, plan.lengths)
+        runtime.engine_plan = _engine_plan(stock, plan.lengths)
     assert runtime.plan is not None
     plan = runtime.plan
     schedule, topk_plan = runtime.engine_plan
     compact_attn = dataclasses.replace(
         attn,
-        real_page_table=plan.pages[runtime.layer_slots[layer]],
+        # a copy only where a batch is narrower than the static buffers, so never in a graph
+        real_page_table=plan.pages[runtime.layer_slots[layer]].contiguous(),
         cache_seqlens_int32=plan.lengths,
         dsa_seqlens_expanded=plan.lengths,
         topk_v2_plan=topk_plan,

@@ -11,11 +11,16 @@ from sglang_spin.core.step import Plan, Shape, SpinState
 from sglang_spin.engine.events import EventQueue
 from sglang_spin.engine.fatal import die
 from sglang_spin.engine.hook import Evidence, Proof
+from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
+from sglang_spin.kernels.observe import observe
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 logger = logging.getLogger(__name__)
+
+STATE_BYTES = 12  # per layer, row and block, of every policy but spin-paper
+WORKSPACE_BYTES = 8
 
 
 class Runtime:
@@ -26,6 +31,7 @@ class Runtime:
         self.events = EventQueue()
         self.evidence = Evidence()
         self.state: SpinState | None = None
+        self.workspace: Workspace | None = None
         self.allocator: Any = None
         self.runner: Any = None
         self.layer_slots: dict[int, int] = {}
@@ -53,23 +59,39 @@ class Runtime:
             pages=self.allocator.num_pages + 1,
             index_topk=runner.model_config.hf_config.index_topk,
         )
+        _check_memory(shape)
         self.state = SpinState(self.config, shape, runner.device)
+        # static, so that a CUDA graph may record the step
+        self.workspace = allocate(shape, shape.rows, shape.blocks, runner.device)
         logger.info(
             "SPIN %s at sparsity %s: %d indexer layers, %d rows of %d blocks, %.1f MB state",
             self.config.policy,
             self.config.sparsity,
             *shape[:3],
-            self.state.nbytes / 1e6,
+            (self.state.nbytes + self.workspace.nbytes) / 1e6,
         )
 
     def is_first_layer(self, layer: int) -> bool:
         """Whether a step begins at this layer: structural, since Python does not run on replay."""
         return self.layer_slots[layer] == 0
 
+    def begin(self, page_table: Tensor, lengths: Tensor, request_rows: Tensor) -> Plan:
+        """Begin a step: SpinState.begin as one kernel on a GPU, as torch on a CPU."""
+        assert self.state is not None
+        self.plan = fold_select(
+            self.state,
+            page_table,
+            lengths,
+            request_rows,
+            workspace=self.workspace,
+            fill_tail=False,
+        )
+        return self.plan
+
     def observe(self, layer: int, logits: Tensor, plan: Plan) -> None:
         """Hand the scores of an engine layer to the state."""
         assert self.state is not None
-        self.state.observe(self.layer_slots[layer], logits, plan)
+        observe(self.state, self.layer_slots[layer], logits, plan)
         self.observed.add(layer)
 
     def prove_decode(self) -> None:
@@ -113,6 +135,21 @@ class Runtime:
             "state_bytes": self.state.nbytes,
             **self.state.counters.read(),
         }
+
+
+def _check_memory(shape: Shape) -> None:
+    """End the process if the state cannot fit; it grows with request rows times context length."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return
+    blocks = shape.layers * shape.rows * shape.blocks
+    needed, free = blocks * (STATE_BYTES + WORKSPACE_BYTES), torch.cuda.mem_get_info()[0]
+    if needed > free:
+        die(
+            f"the state of {shape.rows} request rows needs {needed / 1e9:.1f} GB and the GPU has "
+            f"{free / 1e9:.1f} GB left; lower --max-running-requests or --mem-fraction-static"
+        )
 
 
 _runtime: Runtime | None = None

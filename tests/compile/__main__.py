@@ -1,4 +1,4 @@
-"""`python -m tests.compile`: measure every kernel again and rewrite benchmarks/results/compile.md."""
+"""`python -m tests.compile`: measure every kernel again, rewrite benchmarks/results/compile.md."""
 
 from __future__ import annotations
 

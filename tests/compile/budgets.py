@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from tests.compile.offline import Resources
+from tests.compile.resources import Resources
 
 PATH = Path(__file__).with_name("budgets.toml")
 

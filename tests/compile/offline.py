@@ -1,7 +1,7 @@
 """Compile kernels for GPUs that are not there, and read what the compiler made of them.
 
-Here rather than in the package: nothing that ships uses it. It runs in a process of its own, because
-one process holds one Triton, and that Triton must not be the interpreter.
+Here rather than in the package, because nothing that ships uses it. Imported in the worker process
+only: a process holds one Triton, and that of pytest may be the interpreter.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import importlib
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from sglang_spin.kernels.compile_case import CompileCase
+from tests.compile.resources import Resources
 
 TARGETS = {
     "sm_90": GPUTarget("cuda", 90, 32),
@@ -30,24 +30,6 @@ TARGETS = {
 _MATRIX_SASS = re.compile(r"\b((?:Q|H|UTCQ|UTCH|UTCO)MMA|[QHI]GMMA)\b")
 _MATRIX_GCN = re.compile(r"\bv_mfma_(?:scale_)?f32_\w+?_(fp8_fp8|f8f6f4|bf16|f16)\b")
 _ALIGNED = [["tt.divisibility", 16]]
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What one kernel takes on one target; bytes where not said otherwise.
-
-    stack: per thread, spills and local arrays alike (hip: private segment); spills: loads and
-    stores of local memory in the code (hip: spilled registers); matrix: matrix-unit instructions
-    and how many there are.
-    """
-
-    case: str
-    target: str
-    registers: int
-    shared: int
-    stack: int
-    spills: int
-    matrix: dict[str, int]
 
 
 def cases(operators: list[str]) -> list[CompileCase]:
@@ -65,8 +47,8 @@ def measure(case: CompileCase, target: str, tools: Path) -> Resources:
     """Compile one case; `tools` holds the cuobjdump and nvdisasm of a Triton wheel."""
     compiled = _compile(case, target)
     if TARGETS[target].backend == "cuda":
-        return _read_cubin(case.name, target, compiled, tools)
-    return _read_gcn(case.name, target, compiled)
+        return _read_cubin(case, target, compiled, tools)
+    return _read_gcn(case, target, compiled)
 
 
 def _compile(case: CompileCase, target: str) -> Any:
@@ -85,7 +67,7 @@ def _compile(case: CompileCase, target: str) -> Any:
     return triton.compile(source, target=TARGETS[target], options=options)
 
 
-def _read_cubin(case: str, target: str, compiled: Any, tools: Path) -> Resources:
+def _read_cubin(case: CompileCase, target: str, compiled: Any, tools: Path) -> Resources:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
@@ -93,11 +75,12 @@ def _read_cubin(case: str, target: str, compiled: Any, tools: Path) -> Resources
         sass = _run(tools / "nvdisasm", "-c", file.name)
     fields = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", usage)
     if fields is None:
-        raise RuntimeError(f"cuobjdump printed no resource usage for {case} on {target}: {usage!r}")
+        raise RuntimeError(f"no resource usage of {case.name} on {target} in {usage!r}")
     registers, stack, local = map(int, fields.groups())
     return Resources(
-        case=case,
+        case=case.name,
         target=target,
+        product=case.product,
         registers=registers,
         shared=compiled.metadata.shared,
         stack=stack + local,
@@ -106,18 +89,19 @@ def _read_cubin(case: str, target: str, compiled: Any, tools: Path) -> Resources
     )
 
 
-def _read_gcn(case: str, target: str, compiled: Any) -> Resources:
+def _read_gcn(case: CompileCase, target: str, compiled: Any) -> Resources:
     text = compiled.asm["amdgcn"]
 
     def field(name: str) -> int:
         found = re.search(rf"\.{name}:\s+(\d+)", text)
         if found is None:
-            raise RuntimeError(f"the code of {case} for {target} has no .{name}")
+            raise RuntimeError(f"the code of {case.name} for {target} has no .{name}")
         return int(found.group(1))
 
     return Resources(
-        case=case,
+        case=case.name,
         target=target,
+        product=case.product,
         registers=field("vgpr_count"),
         shared=compiled.metadata.shared,
         stack=field("private_segment_fixed_size"),

@@ -1,3 +1,3 @@
 """The operators whose `triton.py` names compile cases in COMPILE_CASES: all that have one."""
 
-OPERATORS = ["paged_logits"]
+OPERATORS = ["fold_select", "observe", "paged_logits"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.compile.offline import Resources
+from tests.compile.resources import Resources
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "results" / "compile.md"
 _HEAD = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -10,9 +11,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import triton
-
-from tests.compile.offline import Resources
+from tests.compile.resources import NOW_AT, Resources
 
 PINNED = "3.8.0"  # with the torch that SGLang 0.5.23 pins
 OLDER = "3.6.0"  # with torch 2.11, still met on GPU machines
@@ -38,7 +37,7 @@ def measure_all(operators: list[str]) -> dict[str, list[Resources]]:
 
 def _measure(version: str, path: Path | None, operators: list[str]) -> list[Resources]:
     # the newest disassembler for both: the one in 3.6.0 does not know sm_103
-    tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    tools = _tools()
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join(str(p) for p in (path, ROOT) if p)
     environment["TRITON_CACHE_DIR"] = str(cache_folder() / "kernels")
@@ -47,11 +46,21 @@ def _measure(version: str, path: Path | None, operators: list[str]) -> list[Reso
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise RuntimeError(f"Triton {version} cannot compile the kernels:\n{done.stderr[-4000:]}")
+        lines = done.stderr.splitlines()
+        last = [line for line in lines if line.startswith(NOW_AT)][-1:]
+        reasons = [line for line in lines if "error" in line.lower()][-5:] or lines[-5:]
+        raise RuntimeError("\n".join([f"Triton {version} failed", *last, *reasons]))
     answer = json.loads(done.stdout)
     if answer["triton"] != version:
         raise RuntimeError(f"the gate needs Triton {version}, found {answer['triton']}")
     return [Resources(**fields) for fields in answer["resources"]]
+
+
+def _tools() -> Path:
+    found = importlib.util.find_spec("triton")
+    if found is None or found.origin is None:
+        raise RuntimeError(f"the compile gate needs Triton: pip install triton=={PINNED}")
+    return Path(found.origin).parent / "backends" / "nvidia" / "bin"
 
 
 def _installed(version: str, folder: Path) -> Path:

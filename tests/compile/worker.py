@@ -1,4 +1,4 @@
-"""`python -m tests.compile.worker TOOLS OPERATOR...`: measure with the Triton on the path, as JSON."""
+"""`python -m tests.compile.worker TOOLS OPERATOR...`: measure, with the Triton on the path."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from pathlib import Path
 import triton
 
 from tests.compile.offline import TARGETS, cases, measure
+from tests.compile.resources import NOW_AT
 
 
 def main(tools: Path, operators: list[str]) -> None:
     """Print {"triton": version, "resources": [...]}, in the order of cases, then targets."""
-    measured = [
-        asdict(measure(case, target, tools))
-        for case in cases(operators)
-        for target in case.targets or TARGETS
-    ]
+    measured = []
+    for case in cases(operators):
+        for target in case.targets or TARGETS:
+            # a compiler that fails says where it failed, not on what
+            sys.stderr.write(f"{NOW_AT}{case.name} on {target}\n")
+            measured.append(asdict(measure(case, target, tools)))
     json.dump({"triton": triton.__version__, "resources": measured}, sys.stdout)
 
 

@@ -17,7 +17,7 @@ from tests.core.oracle import SUSPECT, Oracle
 LAYERS, ROWS, BLOCKS, PAGES, TOPK = 3, 5, 24, 120, 100
 
 
-def _scores(rng: np.random.Generator, slots: int) -> np.ndarray:
+def random_scores(rng: np.random.Generator, slots: int) -> np.ndarray:
     """Scores with ties, negatives, exact zeros and now and then one that is no number."""
     field = rng.integers(-6, 6, slots).astype(np.float32) / np.float32(rng.choice([1, 3, 7]))
     if rng.random() < 0.2:
@@ -76,7 +76,7 @@ class _Life:
         table = {r: self.engine.pages[r] for r in rows}
         kept = self.oracle.step(table, {r: self.engine.length[r] for r in rows})
         for layer in range(LAYERS):
-            truth = np.stack([_scores(self.rng, BLOCKS * BLOCK) for _ in range(len(lens))])
+            truth = np.stack([random_scores(self.rng, BLOCKS * BLOCK) for _ in range(len(lens))])
             self._compare(plan, layer, rows, table, kept)
             self.state.observe(layer, self.engine.logits(plan, layer, truth, lens), plan)
             for i, row in enumerate(rows):
@@ -140,7 +140,7 @@ def test_same_inputs_same_plan(policy: str) -> None:
             life.engine.grow(row)
             plan, lens = life.engine.begin([row], 1, 0)
             for layer in range(LAYERS):
-                truth = np.stack([_scores(life.rng, BLOCKS * BLOCK) for _ in range(2)])
+                truth = np.stack([random_scores(life.rng, BLOCKS * BLOCK) for _ in range(2)])
                 life.state.observe(layer, life.engine.logits(plan, layer, truth, lens), plan)
             plans.append((plan.pages, plan.lengths))
     half = len(plans) // 2

@@ -1,4 +1,4 @@
-"""Two SpinStates that live the same life, one stepped in torch and one by the Triton operators."""
+"""Two SpinStates that live the same life, one stepped in torch and one by a compiled form."""
 
 from __future__ import annotations
 
@@ -11,13 +11,21 @@ from sglang_spin.config import SpinConfig
 from sglang_spin.core.block_history import BlockHistory
 from sglang_spin.core.step import Plan, Shape, SpinState
 from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
+from sglang_spin.kernels.implementation import Impl
 from sglang_spin.kernels.observe import observe
 
 
 class Twins:
     """Stands where an engine has its SpinState; compares every bit after every step."""
 
-    def __init__(self, config: SpinConfig, shape: Shape, workspace: Workspace | None = None):
+    def __init__(
+        self,
+        config: SpinConfig,
+        shape: Shape,
+        workspace: Workspace | None = None,
+        impl: Impl = "triton",
+    ) -> None:
+        self.impl = impl
         self.reference, self.kernel = SpinState(config, shape), SpinState(config, shape)
         self.shape, self.workspace = shape, workspace
 
@@ -44,7 +52,7 @@ class Twins:
             tensor.fill_(-77)
         expected = fold_select(self.reference, page_table, lengths, rows, impl="reference")
         plan = fold_select(
-            self.kernel, page_table, lengths, rows, workspace=workspace, impl="triton"
+            self.kernel, page_table, lengths, rows, workspace=workspace, impl=self.impl
         )
         for name in Plan._fields:
             assert torch.equal(getattr(plan, name), getattr(expected, name)), name
@@ -54,7 +62,7 @@ class Twins:
 
     def observe(self, layer: int, logits: Tensor, plan: Plan) -> None:
         observe(self.reference, layer, logits, plan, impl="reference")
-        observe(self.kernel, layer, logits, plan, impl="triton")
+        observe(self.kernel, layer, logits, plan, impl=self.impl)
         self.compare()
 
     def compare(self) -> None:
@@ -79,3 +87,32 @@ def block_history(state: SpinState) -> BlockHistory:
 def _line(state: SpinState, name: str) -> Tensor:
     tensor: Tensor = getattr(block_history(state), name)
     return tensor[:, 1:].view(torch.int32)
+
+
+def page_tables(counts: list[int], width: int, first: int = 1) -> Tensor:
+    """Distinct pages for every block; columns past a row's blocks name a page that does not exist.
+
+    int32 [len(counts), width]; a read of a stale column shows as a wrong page or a crash.
+    """
+    table = torch.full((len(counts), width), 2**31 - 1, dtype=torch.int32)
+    table[:, 0] = 0
+    for i, count in enumerate(counts):
+        start = first + sum(counts[:i])
+        table[i, :count] = torch.arange(start, start + count)
+    return table
+
+
+def int32(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def give_history(twins: Twins, row: int, scores: Tensor) -> None:
+    """A real row, warm and not fresh, whose vertical averages are `scores`, fp32 [layers, n]."""
+    n = scores.shape[1]
+
+    def act(state: SpinState) -> None:
+        state.open_rows(torch.tensor([row]))
+        state.fresh[row] = False
+        block_history(state).vertical[:, row, :n] = scores
+
+    twins.each(act)

@@ -1,0 +1,17 @@
+"""Torch form: the method's own step, its outputs copied into the workspace."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from sglang_spin.core.step import Plan, SpinState
+
+
+def begin(
+    state: SpinState, page_table: Tensor, lengths: Tensor, request_rows: Tensor, out: Plan
+) -> None:
+    """SpinState.begin with the results in `out`."""
+    plan = state.begin(page_table, lengths, request_rows)
+    out.pages.copy_(plan.pages)
+    out.lengths.copy_(plan.lengths)
+    out.blocks.copy_(plan.blocks)

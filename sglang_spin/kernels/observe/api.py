@@ -1,0 +1,52 @@
+"""The operator: checks at the border, then the chosen implementation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sglang_spin.core.block import BLOCK
+from sglang_spin.core.block_history import BlockHistory
+from sglang_spin.core.step import Plan, SpinState
+from sglang_spin.kernels.implementation import Impl, resolve
+
+
+def observe(
+    state: SpinState, layer: int, logits: Tensor, plan: Plan, *, impl: Impl | None = None
+) -> None:
+    """Stash the scores of one indexer layer (0-based) for the next step's fold.
+
+    logits: fp32 [n, >= width * 64], compact columns of `plan`, contiguous in a row, any row stride;
+    entries at or past a row's compact length are never read. Block maxima for a BlockHistory, all
+    entries for spin-paper's SlotHistory, which has no numba form. Bits as SpinState.observe defines
+    them, with two liberties of the compiled forms: row 0 is not written, nor is the stash of slots
+    in blocks that were not kept, which no fold reads.
+
+    Raises ValueError naming the argument, what was expected and what came.
+    """
+    layers, n, width = plan.pages.shape
+    if not 0 <= layer < layers:
+        raise ValueError(f"layer must be 0 to {layers - 1}, got {layer}")
+    if logits.dim() != 2 or logits.shape[0] != n or logits.shape[1] < width * BLOCK:
+        want = f"[{n}, >= {width * BLOCK}]"
+        raise ValueError(f"logits must be float32 {want}, got {list(logits.shape)}")
+    if logits.dtype != torch.float32 or logits.stride(1) != 1:
+        kind = f"{logits.dtype} with strides {logits.stride()}"
+        raise ValueError(f"logits must be float32 and contiguous in a row, got {kind}")
+    blocks = isinstance(state.history, BlockHistory)
+    chosen = resolve(impl, logits.device, supported=blocks or impl != "numba", numba=blocks)
+    if n == 0:
+        return
+    if chosen == "reference":
+        from sglang_spin.kernels.observe import reference
+
+        reference.stash(state, layer, logits, plan)
+        return
+    if chosen == "numba":
+        from sglang_spin.kernels.observe import numba
+
+        numba.stash(state, layer, logits, plan)
+        return
+    from sglang_spin.kernels.observe import triton
+
+    triton.stash(state, layer, logits, plan)
