@@ -125,8 +125,8 @@ def block_maxima(logits: Tensor, width: int, lengths: Tensor) -> Tensor:
     """Largest logit of each compact block, columns at or past the row's length ignored.
 
     logits: fp32 [rows, >= width * BLOCK]; lengths: int [rows]. Returns fp32 [rows, width]: SUSPECT
-    where a used logit is NaN or the maximum exceeds SCORE_LIMIT in magnitude. Blocks wholly past the
-    length hold anything.
+    where a used logit is NaN or the maximum exceeds SCORE_LIMIT in magnitude. Blocks wholly past
+    the length hold anything.
     """
     rows = logits.shape[0]
     blocks = logits[:, : width * BLOCK].view(rows, width, BLOCK)

@@ -63,7 +63,13 @@ def _compile(case: CompileCase, target: str) -> Any:
             attributes[(i,)] = _ALIGNED
     constants = {(names.index(name),): value for name, value in case.constants.items()}
     source = ASTSource(fn=case.kernel, signature=signature, constexprs=constants, attrs=attributes)
-    options = {"num_warps": case.num_warps, "num_stages": case.num_stages}
+    options = {
+        "num_warps": case.num_warps,
+        "num_stages": case.num_stages,
+        "enable_fp_fusion": case.fp_fusion,
+    }
+    if case.max_registers is not None and target.startswith("sm_"):
+        options["maxnreg"] = case.max_registers
     return triton.compile(source, target=TARGETS[target], options=options)
 
 
