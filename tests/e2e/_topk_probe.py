@@ -1,8 +1,9 @@
 """A plugin for the parity test: writes down which tokens each layer of a real engine selects.
 
-SGLang's own capture of top-k indices (`--enable-return-indexer-topk`) is wired for CUDA and NPU only.
-The file named by `TOPK_PROBE_FILE` receives one record per indexer call, for the call's last row:
-int32 [2 + 128] = layer, position, selected positions (-1 pads). One request at a time, please.
+SGLang's own capture of top-k indices (`--enable-return-indexer-topk`) is wired for CUDA and NPU
+only. The file named by `TOPK_PROBE_FILE` receives one record per layer and token, prompt tokens
+included: int32 [2 + 128] = layer, position, selected positions (-1 pads). Send one request at a
+time: a row is taken to belong to the batch's last request.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ def write_plugin(folder: Path) -> None:
     (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\n{entry}\n")
 
 
-def read(path: Path) -> dict[tuple[int, int], np.ndarray]:
-    """(layer, position) -> selected positions, ascending; the later record of a pair counts."""
+def read(path: Path, layers: int, length: int) -> np.ndarray:
+    """[layers, length, TOPK] selected positions; -1 pads. Every layer and token must be there."""
     records = np.fromfile(path, dtype=np.int32).reshape(-1, RECORD)
-    return {(int(r[0]), int(r[1])): np.sort(r[2:][r[2:] >= 0]) for r in records}
+    selected = np.full((layers, length, TOPK), -2, dtype=np.int32)
+    selected[records[:, 0], records[:, 1]] = records[:, 2:]
+    assert (selected >= -1).all()
+    return selected
 
 
 def register() -> None:
@@ -58,17 +62,21 @@ def _wrap_indexer(*_args: Any, **_options: Any) -> None:
         if slots is not None and positions.shape[0]:
             metadata = get_attn_backend().get_indexer_metadata(layer, call["forward_batch"])
             pages = metadata.get_page_table_64()[-1]
-            _append(layer, int(positions[-1]), slots[-1].numpy(), pages.numpy())
+            _append(layer, positions.numpy(), slots.numpy(), pages.numpy())
         return slots
 
     Indexer.forward_cuda = forward_cuda
 
 
-def _append(layer: int, position: int, slots: np.ndarray, pages: np.ndarray) -> None:
-    page_index = {int(page): i for i, page in enumerate(pages[: position // PAGE + 1])}
-    record = np.full(RECORD, -1, dtype=np.int32)
-    record[:2] = layer, position
-    chosen = slots[slots >= 0]
-    record[2 : 2 + len(chosen)] = [page_index[s // PAGE] * PAGE + s % PAGE for s in chosen.tolist()]
+def _append(layer: int, positions: np.ndarray, slots: np.ndarray, pages: np.ndarray) -> None:
+    """positions [rows]; slots [rows, TOPK] physical, -1 pads; pages: the request's page table."""
+    used = pages[: positions.max() // PAGE + 1]
+    index_of_page = np.full(used.max() + 1, -1, dtype=np.int32)
+    index_of_page[used] = np.arange(len(used), dtype=np.int32)
+    logical = index_of_page[slots // PAGE] * PAGE + slots % PAGE
+    records = np.empty((len(positions), RECORD), dtype=np.int32)
+    records[:, 0] = layer
+    records[:, 1] = positions
+    records[:, 2:] = np.where(slots >= 0, logical, -1)
     with Path(os.environ[FILE]).open("ab") as sink:
-        sink.write(record.tobytes())
+        sink.write(records.tobytes())
