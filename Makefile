@@ -21,8 +21,10 @@ $(STAMP): requirements/cpu.txt requirements/dev.txt pyproject.toml
 run: setup
 	$(BIN)/harness run configs/quickstart.yaml
 
+# kernels run in Triton's interpreter, which is chosen when Triton is imported: a process of their own
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest tests/kernels
+	$(BIN)/pytest --ignore=tests/kernels
 
 lint: setup
 	$(BIN)/ruff check .

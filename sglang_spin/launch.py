@@ -11,9 +11,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from sglang_spin.config import POLICIES, PREFIX, ConfigError, SpinConfig, from_env, from_file
+from sglang_spin.cpu.models import MODELS as TINY_MODELS
 from sglang_spin.engine.install import TARGETS
 from sglang_spin.engine.ledger import require
-from sglang_spin.presets import PRESETS, TINY_MODELS, fit_problem
+from sglang_spin.presets import PRESETS, fit_problem
 
 _PLUGIN_GROUP = "sglang.srt.plugins"
 _CPU_SWITCH = "SGLANG_USE_CPU_ENGINE"

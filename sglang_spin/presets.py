@@ -38,7 +38,6 @@ PRESETS: dict[str, Preset] = {
         Preset("glm-5", "zai-org/GLM-5-FP8", _DSA, 744, 1.0),
     )
 }
-TINY_MODELS = ("tiny-dsa",)
 
 
 def fit_problem(preset: Preset, gpu_bytes: int) -> str | None:

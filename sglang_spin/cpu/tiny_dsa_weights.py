@@ -30,17 +30,12 @@ if TYPE_CHECKING:
 SEED = 20_1109
 TOPICS = 32
 
-HIDDEN: int = CONFIG["hidden_size"]
-VOCAB: int = CONFIG["vocab_size"]
-LAYERS: int = CONFIG["num_hidden_layers"]
-HEADS: int = CONFIG["num_attention_heads"]
-Q_LORA: int = CONFIG["q_lora_rank"]
-KV_LORA: int = CONFIG["kv_lora_rank"]
-ROPE: int = CONFIG["qk_rope_head_dim"]
-NOPE: int = CONFIG["qk_nope_head_dim"]
+HIDDEN, VOCAB = int(CONFIG["hidden_size"]), int(CONFIG["vocab_size"])
+LAYERS, HEADS = int(CONFIG["num_hidden_layers"]), int(CONFIG["num_attention_heads"])
+Q_LORA, KV_LORA = int(CONFIG["q_lora_rank"]), int(CONFIG["kv_lora_rank"])
+ROPE, NOPE = int(CONFIG["qk_rope_head_dim"]), int(CONFIG["qk_nope_head_dim"])
 VALUE: int = CONFIG["v_head_dim"]
-INDEX_HEADS: int = CONFIG["index_n_heads"]
-INDEX_DIM: int = CONFIG["index_head_dim"]
+INDEX_HEADS, INDEX_DIM = int(CONFIG["index_n_heads"]), int(CONFIG["index_head_dim"])
 EXPERTS: int = CONFIG["n_routed_experts"]
 CODE = EXPERTS  # stream dimensions that carry the token's routing code
 # the stream widens from layer to layer while its shared dimension stays: readers make up for it
