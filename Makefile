@@ -21,10 +21,11 @@ $(STAMP): requirements/cpu.txt requirements/dev.txt pyproject.toml
 run: setup
 	$(BIN)/harness run configs/quickstart.yaml
 
-# kernels run in Triton's interpreter, which is chosen when Triton is imported: a process of their own
+# kernels run in Triton's interpreter, which is chosen when Triton is imported: processes of their own.
+# two workers, a file to one of them: most of the time is servers starting
 test: setup
-	$(BIN)/pytest tests/kernels
-	$(BIN)/pytest --ignore=tests/kernels
+	$(BIN)/pytest -n 2 --dist loadfile tests/kernels
+	$(BIN)/pytest -n 2 --dist loadfile --ignore=tests/kernels
 
 lint: setup
 	$(BIN)/ruff check .
@@ -33,6 +34,7 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.cpu_engine
+	$(BIN)/python -m benchmarks.indexer_step --device cpu --quick
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

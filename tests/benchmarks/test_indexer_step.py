@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.indexer_step import analysis, sizes, timing
+from benchmarks.indexer_step import analysis, report, sizes, timing
 from benchmarks.indexer_step.scene import Scene
 from benchmarks.indexer_step.scorers import OperatorScorer, TorchTopK
 from benchmarks.indexer_step.steps import DenseStep, SpinStep
@@ -117,6 +117,20 @@ def test_targets_are_judged_by_what_was_measured(ratio: float, overhead: float, 
         "overhead at sparsity 0, % of dense": met,
         "state, bytes a block, layer and row": True,
     }
+
+
+@pytest.mark.parametrize("spin", [[95.0, 60.0, 150.0], [80.0, 80.0, 80.0]])
+def test_noise_leaves_targets_undecided(spin: list[float]) -> None:
+    """Equal steps that differ by more than a tenth, either way, decide no target of time."""
+    size = _cpu_size()
+    floor = sizes.floor(size, size.blocks, "separate")
+    samples = _measured(0.0, [100.0] * 3, spin)
+    records = [analysis.record(size, samples, floor, 1e10), _record(size, 0.4, 0.6)]
+    summary = analysis.summary(size, records, 21, 12.0)
+    judged = {t.name: t.met for t in analysis.targets("cpu", records, [summary])}
+    assert list(judged.values()) == [None, None, True]
+    text = report.text_targets(analysis.targets("cpu", records, [summary]))
+    assert text.count("undecided, equal steps differ by") == 2
 
 
 def test_targets_of_other_sizes_are_silent() -> None:

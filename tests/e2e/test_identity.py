@@ -12,7 +12,7 @@ from tests.e2e.server import Server, serve
 pytestmark = pytest.mark.slow
 
 # one token, around page boundaries (64), around index_topk (128) and over several prefill chunks
-LENGTHS = (1, 2, 63, 64, 65, 127, 128, 129, 191, 192, 193, 640, 2048, 2049, 4500)
+LENGTHS = (1, 63, 64, 65, 127, 128, 129, 640, 2049, 4500)
 TOKENS = 70  # more than a page, so that every request crosses a page boundary while decoding
 ARMS = {
     "dense": ("--spin-policy=dense",),
@@ -25,13 +25,13 @@ def _trace(server: Server) -> list[tuple]:
     """Tokens and log-probabilities of singles, a batch, and the same prompts continued on a hit."""
     prompts = [prompt(n, seed=n) for n in LENGTHS]
     replies = []
-    for lone in (prompts[3], prompts[-1]):
+    for lone in (prompts[3], prompts[-2]):
         replies += server.generate([lone], 8, return_logprob=True)
     server.flush()
     replies += server.generate(prompts, TOKENS, return_logprob=True)
     longer = [p + prompt(37, seed=5) for p in prompts]
     hits = server.generate(longer, 8, return_logprob=True)
-    assert sum(r["meta_info"]["cached_tokens"] > 0 for r in hits) >= 8
+    assert sum(r["meta_info"]["cached_tokens"] > 0 for r in hits) >= 6
     return [_outcome(r) for r in (*replies, *hits)]
 
 

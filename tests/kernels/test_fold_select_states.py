@@ -151,7 +151,7 @@ def test_unfilled_tails_keep_what_the_workspace_held() -> None:
         ({"page_table": torch.zeros(4, 2, dtype=torch.int32).T}, "contiguous in a row"),
         ({"lengths": torch.ones(2, dtype=torch.int64)}, "lengths must be int32 [2], got int64 [2]"),
         ({"request_rows": torch.ones(3, dtype=torch.int64)}, "request_rows must be int64 or int32"),
-        ({"impl": "cuda"}, "impl must be 'triton', 'reference' or None, got 'cuda'"),
+        ({"impl": "cuda"}, "impl must be 'triton', 'numba', 'reference' or None, got 'cuda'"),
         ({"workspace": "small"}, "workspace must hold [2, 4] rows and columns, got [1, 4]"),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
