@@ -53,15 +53,18 @@ async def run_arm(context: RunContext, run: ArmRun) -> None:
 
 async def _prepare(context: RunContext, run: ArmRun) -> None:
     limits = context.spec.limits
-    with _phase(context, "flush", run.label):
-        await flush(context.session, limits.flush_s)
+    kept = context.spec.workload.prime == "once" and run.pair > 0
+    if not kept:
+        with _phase(context, "flush", run.label):
+            await flush(context.session, limits.flush_s)
     with _phase(context, "warm up", run.label):
         await warm_up(context, run)
-        await flush(context.session, limits.flush_s)
-        run.flushed = True
-    with _phase(context, "prime", f"{context.spec.workload.lanes} context(s)"):
-        await prime(context, run.pair)
-        run.primed = True
+    if not kept:
+        with _phase(context, "prime", f"{context.spec.workload.lanes} context(s)"):
+            await flush(context.session, limits.flush_s)
+            run.flushed = True
+            await prime(context, run.pair)
+            run.primed = True
     with _phase(context, "verify", f"expecting {run.expected_cached} cached tokens"):
         await verify(context, run.pair, run.expected_cached)
     with _phase(context, "quiesce"):

@@ -5,6 +5,11 @@ from harness.spec import Spec
 from harness.stats import interleaved_order
 
 MB = 1e6
+_PHASES = {
+    "each-run": "each run: flush, warm up, flush, prime, verify, quiesce, load, validate",
+    "once": "an arm's first run: flush, warm up, flush, prime, verify, quiesce, load, validate; "
+    "later runs: warm up, verify, quiesce, load, validate",
+}
 
 
 def describe_plan(spec: Spec) -> str:
@@ -21,7 +26,7 @@ def describe_plan(spec: Spec) -> str:
         f"servers: {spec.servers}",
         *(f"  arm {name}: {arm.command}" for name, arm in spec.arms.items()),
         *(f"  pair {pair + 1}: {', '.join(arms)}" for pair, arms in enumerate(order)),
-        "each run: flush, warm up, flush, prime, verify, quiesce, load, validate",
+        _PHASES[workload.prime],
         f"  prime    {workload.lanes} {workload.sharing} context(s), {primed:,} tokens",
         f"  load     {workload.request_count} requests, {workload.concurrency} in flight, "
         f"{workload.cached_tokens:,} cached + {workload.new_tokens:,} new tokens each",

@@ -47,8 +47,9 @@ def _topic_ids(content: TopicIds, length: int, generator: np.random.Generator) -
 
 
 def context_ids(spec: Spec, pair: int, lane: int) -> TokenIds:
-    """The context that is primed into the cache. [cached_tokens]"""
+    """The context that is primed into the cache; one for all pairs if it is primed once."""
     length = spec.workload.cached_tokens
+    pair = 0 if spec.workload.prime == "once" else pair
     return token_ids(
         spec.workload.content, length, seed=spec.seed, role=Role.CONTEXT, pair=pair, index=lane
     )

@@ -64,6 +64,8 @@ class Workload(Strict):
 
     sharing "shared": every request continues the same cached context; "distinct": each its own.
     prime_output_tokens: generated on the context while priming, so that it has a decode history.
+    prime "once": an arm's first run flushes and primes, later runs continue the same context with
+    other suffixes; every run verifies what is cached.
     """
 
     cached_tokens: Positive
@@ -73,6 +75,7 @@ class Workload(Strict):
     sharing: Literal["shared", "distinct"]
     requests: Positive | None = None
     prime_output_tokens: Positive = 1
+    prime: Literal["each-run", "once"] = "each-run"
     content: Content = RandomIds()
 
     @model_validator(mode="after")
@@ -191,6 +194,8 @@ class Spec(Strict):
     def _has_baseline_and_treatment(self) -> Self:
         if BASELINE not in self.arms:
             raise ValueError(f"arms must contain `{BASELINE}`, the baseline")
+        if self.workload.prime == "once" and self.servers != "together":
+            raise ValueError("workload.prime `once` needs servers `together`: a restart empties it")
         if len(self.arms) < 2:
             raise ValueError("arms must contain at least one arm beside the baseline")
         return self

@@ -134,7 +134,8 @@ def client_problems(run: ArmRun, spec: Spec) -> list[str]:
             "the replies are buffered on their way"
         )
     worst = percentile(np.array(run.lag.within(*window), dtype=np.float64), 99) or 0.0
-    if worst > spec.limits.loop_lag_share * median:
+    # a median of zero is the rule above's matter: no lag could be small against it
+    if median and worst > spec.limits.loop_lag_share * median:
         problems.append(
             f"client_limited: the client's loop was late by {worst / 1e6:.2f} ms at p99, more than "
             f"{spec.limits.loop_lag_share:.0%} of the median ITL of {median / 1e6:.2f} ms"

@@ -70,6 +70,17 @@ def test_valid_campaign(tmp_path: Path) -> None:
     assert processes_with(mark) == []
 
 
+def test_t13_primed_once_and_verified_every_time(tmp_path: Path) -> None:
+    """One priming an arm: later runs neither flush nor prime, and find the context exactly."""
+    workload = {"prime": "once"}
+    code, summary, out = run(tmp_path, pairs=3, workload=workload)
+    assert summary["invalid_reasons"] == []
+    assert code == 0
+    assert out.count(" prime ") == 2
+    assert out.count(" verify ") == 6
+    assert [entry["primed"] for entry in summary["runs"]].count(True) == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
