@@ -11,13 +11,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from sglang_spin.config import POLICIES, PREFIX, ConfigError, SpinConfig, from_env, from_file
+from sglang_spin.cpu.bootstrap import SWITCH
 from sglang_spin.cpu.models import MODELS as TINY_MODELS
 from sglang_spin.engine.install import TARGETS
 from sglang_spin.engine.ledger import require
 from sglang_spin.presets import PRESETS, fit_problem
 
 _PLUGIN_GROUP = "sglang.srt.plugins"
-_CPU_SWITCH = "SGLANG_USE_CPU_ENGINE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def resolve_config(options: argparse.Namespace) -> SpinConfig:
 def require_plugins(enabled: bool, launch: Launch) -> None:
     """Raise ConfigError unless SGLang's processes will load the plugins that the launch needs."""
     names = ["spin"] if enabled else []
-    if {**os.environ, **launch.environment}.get(_CPU_SWITCH) == "1":
+    if {**os.environ, **launch.environment}.get(SWITCH) == "1":
         names.append("spin_cpu")
     installed = {e.name for e in entry_points(group=_PLUGIN_GROUP)}
     if missing := [n for n in names if n not in installed]:

@@ -81,14 +81,14 @@ class DeepGemmScorer:
     def __init__(self, scene: Scene) -> None:
         import deep_gemm  # type: ignore[import-not-found]
 
-        self.scene, self.library = scene, deep_gemm
+        self.scene, self.kernels = scene, deep_gemm
         properties = torch.cuda.get_device_properties(scene.device)
         self.processors = properties.multi_processor_count
         self.q = scene.q.unsqueeze(2)  # [layers, rows, next_n, heads, 128]
         self.caches = [cache.view(-1, BLOCK, 1, 132) for cache in scene.caches]
 
     def plan(self, lengths: Tensor) -> Tensor:
-        schedule: Tensor = self.library.get_paged_mqa_logits_metadata(
+        schedule: Tensor = self.kernels.get_paged_mqa_logits_metadata(
             lengths.view(-1, 1), BLOCK, self.processors
         )
         return schedule
@@ -97,7 +97,7 @@ class DeepGemmScorer:
         self, layer: int, lengths: Tensor, table: Tensor, plan: Any, maxima: Tensor | None
     ) -> Tensor:
         del maxima
-        logits: Tensor = self.library.fp8_paged_mqa_logits(
+        logits: Tensor = self.kernels.fp8_paged_mqa_logits(
             self.q[layer],
             self.caches[layer],
             self.scene.weights[layer],
@@ -168,16 +168,16 @@ class SGLangTopK:
     def __init__(self, scene: Scene) -> None:
         from sglang.kernels.ops.attention.dsv4 import topk
 
-        self.library, self.out = topk, _slots(scene)
+        self.kernels, self.out = topk, _slots(scene)
 
     def plan(self, lengths: Tensor) -> Any:
-        return self.library.plan_topk_v2(lengths)
+        return self.kernels.plan_topk_v2(lengths)
 
     def select(
         self, logits: Tensor, lengths: Tensor, table: Tensor, plan: Any, blocks: int
     ) -> None:
         del blocks
-        self.library.topk_transform_paged_v2(logits, lengths, table, self.out, BLOCK, plan)
+        self.kernels.topk_transform_paged_v2(logits, lengths, table, self.out, BLOCK, plan)
 
 
 def _slots(scene: Scene) -> Tensor:

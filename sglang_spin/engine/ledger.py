@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -65,6 +66,7 @@ def fingerprint(name: str) -> str:
     node: ast.AST = _parse(_module_file(module))
     for part in qualname.split("."):
         node = _child(node, part, name)
+    node = deepcopy(node)  # the parsed file is shared by its targets
     for inner in ast.walk(node):
         if isinstance(inner, _DEFINITIONS) and ast.get_docstring(inner, clean=False) is not None:
             inner.body = inner.body[1:] or [ast.Pass()]
@@ -125,12 +127,8 @@ def _module_file(module: str) -> Path:
 
 
 @cache
-def _source(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
 def _parse(path: Path) -> ast.Module:
-    return ast.parse(_source(path))
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _child(node: ast.AST, part: str, name: str) -> ast.AST:
