@@ -2,18 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 
 import aiohttp
 
 from harness.record import RequestRecord
 from harness.sse import SseParser
-from harness.stream import StreamError, take_event
+from harness.stream import StreamError
+from harness.wire import COMPLETIONS, Wire
 
-COMPLETIONS = "/v1/completions"
 READ_BUFFER_BYTES = 1 << 20
+# a large body goes out in pieces, so that it does not hold up the other streams
+UPLOAD_PIECE_BYTES = 1 << 16
+CONNECT_S = 30.0
 
 
 class LoadProgress:
@@ -27,13 +29,24 @@ class LoadProgress:
 
 @dataclass(frozen=True)
 class Load:
-    """A closed loop: `concurrency` streams, each taking the next body when its last one ended."""
+    """Requests and when they go out.
+
+    due_s None: a closed loop, `concurrency` streams each take the next body when their last one
+    ended. Otherwise due_s[i] is the start of request i in seconds after the barrier, not falling,
+    and `concurrency` is the most that may be in flight; what waits for a free stream is queued.
+    """
 
     bodies: Sequence[bytes]
     concurrency: int
     stall_s: float
     deadline_s: float
     lanes: int = 1
+    wire: Wire = COMPLETIONS
+    due_s: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.due_s is not None and len(self.due_s) != len(self.bodies):
+            raise ValueError(f"{len(self.due_s)} start times for {len(self.bodies)} requests")
 
 
 def open_session(base_url: str) -> aiohttp.ClientSession:
@@ -41,14 +54,39 @@ def open_session(base_url: str) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         base_url,
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
-        timeout=stream_timeout(60),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=60),
         read_bufsize=READ_BUFFER_BYTES,
     )
 
 
-def stream_timeout(stall_s: float) -> aiohttp.ClientTimeout:
-    """No limit on the whole request, only on silence and on connecting."""
-    return aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=stall_s)
+def stream_timeout() -> aiohttp.ClientTimeout:
+    """No limit on the whole request: SilenceLimit bounds what may stand still."""
+    return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=None)
+
+
+class SilenceLimit:
+    """Ends the request when neither direction moved for `stall_s`; its length does not matter.
+
+    aiohttp's own read limit also runs while a large body goes out, and would end a slow upload.
+    """
+
+    def __init__(self, stall_s: float) -> None:
+        self.stall_s = stall_s
+        self.uploading = True
+        self.ended = False
+        self._clock = asyncio.get_running_loop().time
+        self.timeout = asyncio.timeout(stall_s)
+
+    def moved(self) -> None:
+        """Bytes went out or came in."""
+        # an upload may still be in its last piece when the server has already refused it
+        if not self.ended:
+            self.timeout.reschedule(self._clock() + self.stall_s)
+
+    def why(self) -> str:
+        """The failure in words."""
+        what = "the server took no byte of the body" if self.uploading else "no byte"
+        return f"{what} for {self.stall_s:g} s"
 
 
 async def stream_completion(
@@ -57,13 +95,20 @@ async def stream_completion(
     record: RequestRecord,
     stall_s: float,
     progress: LoadProgress | None = None,
+    wire: Wire = COMPLETIONS,
 ) -> None:
     """Send one request and fill its record; a failure goes into `record.error`, never up."""
     record.sent_ns = time.perf_counter_ns()
+    silence = SilenceLimit(stall_s)
     try:
-        await _stream(session, body, record, stall_s, progress)
+        async with silence.timeout:
+            try:
+                await _stream(session, body, record, silence, progress, wire)
+            finally:
+                silence.ended = True
     except TimeoutError:
-        record.error = f"no byte for {stall_s:g} s"
+        late = silence.timeout.expired()
+        record.error = silence.why() if late else f"no connection within {CONNECT_S:g} s"
     except (aiohttp.ClientError, StreamError, OSError) as error:
         record.error = f"{type(error).__name__}: {error}"[:300]
     except asyncio.CancelledError:
@@ -73,18 +118,32 @@ async def stream_completion(
         record.done_ns = time.perf_counter_ns()
 
 
+async def _upload(
+    body: bytes, record: RequestRecord, silence: SilenceLimit
+) -> AsyncIterator[bytes | memoryview]:
+    """The body in pieces; its end is noted when the socket has taken the last one but a buffer."""
+    whole = memoryview(body)
+    for start in range(0, len(body), UPLOAD_PIECE_BYTES):
+        yield whole[start : start + UPLOAD_PIECE_BYTES]
+        silence.moved()
+    record.uploaded_ns = time.perf_counter_ns()
+    silence.uploading = False
+
+
 async def _stream(
     session: aiohttp.ClientSession,
     body: bytes,
     record: RequestRecord,
-    stall_s: float,
+    silence: SilenceLimit,
     progress: LoadProgress | None,
+    wire: Wire,
 ) -> None:
-    parser = SseParser()
-    headers = {"Content-Type": "application/json"}
-    # a file-like body goes out in pieces, so that a large one does not hold up the other streams
+    parser, take = SseParser(), wire.take
+    # with its length given, aiohttp sends the pieces without chunked encoding
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    upload = _upload(body, record, silence)
     async with session.post(
-        COMPLETIONS, data=BytesIO(body), headers=headers, timeout=stream_timeout(stall_s)
+        wire.path, data=upload, headers=headers, timeout=stream_timeout()
     ) as response:
         record.headers_ns = time.perf_counter_ns()
         if response.status != 200:
@@ -92,9 +151,10 @@ async def _stream(
         async for piece in response.content.iter_any():
             received_ns = time.perf_counter_ns()
             record.first_byte_ns = record.first_byte_ns or received_ns
+            silence.moved()
             before = len(record.chunk_tokens)
             for data in parser.feed(piece):
-                take_event(record, data, received_ns)
+                take(record, data, received_ns)
             if progress is not None:
                 progress.tokens += sum(record.chunk_tokens[before:])
 
@@ -112,25 +172,18 @@ async def run_load(
     records: list[RequestRecord],
     progress: LoadProgress | None = None,
 ) -> None:
-    """Run the closed loop and fill `records`; what was there stays when the loop is cancelled."""
+    """Send every request and fill `records`; what was there stays when the load is cancelled."""
     start = asyncio.Event()
     queue = iter(records)
-
-    async def stream_until_empty() -> None:
-        await start.wait()
-        for record in queue:
-            record.scheduled_ns = time.perf_counter_ns()
-            if progress is not None:
-                progress.running += 1
-            body = load.bodies[record.index]
-            await stream_completion(session, body, record, load.stall_s, progress)
-            if progress is not None:
-                progress.running -= 1
-
-    streams = [asyncio.create_task(stream_until_empty()) for _ in range(load.concurrency)]
+    streams = [
+        asyncio.create_task(_stream_until_empty(session, load, queue, start, progress))
+        for _ in range(min(load.concurrency, len(records)))
+    ]
     try:
         # every stream must be waiting before the first one may send
         await asyncio.sleep(0)
+        if load.due_s is not None:
+            _schedule(records, load.due_s)
         start.set()
         await asyncio.wait(streams, timeout=load.deadline_s)
     finally:
@@ -140,5 +193,34 @@ async def run_load(
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
+    for record in records:
+        if not record.sent_ns:
+            record.error = "not sent before the load's deadline"
+
+
+def _schedule(records: list[RequestRecord], due_s: Sequence[float]) -> None:
+    begin = time.perf_counter_ns()
+    for record, due in zip(records, due_s, strict=True):
+        record.scheduled_ns = begin + round(due * 1e9)
+
+
+async def _stream_until_empty(
+    session: aiohttp.ClientSession,
+    load: Load,
+    queue: Iterator[RequestRecord],
+    start: asyncio.Event,
+    progress: LoadProgress | None,
+) -> None:
+    await start.wait()
     for record in queue:
-        record.error = "not sent before the load's deadline"
+        record.queued_ns = time.perf_counter_ns()
+        # a closed loop has no schedule of its own: a request is due when its stream is free
+        record.scheduled_ns = record.scheduled_ns or record.queued_ns
+        if (early_ns := record.scheduled_ns - record.queued_ns) > 0:
+            await asyncio.sleep(early_ns / 1e9)
+        if progress is not None:
+            progress.running += 1
+        body = load.bodies[record.index]
+        await stream_completion(session, body, record, load.stall_s, progress, load.wire)
+        if progress is not None:
+            progress.running -= 1

@@ -5,13 +5,13 @@ never share a token page with a measured prompt, and each pair brings new text.
 """
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from harness.spec import Content, Spec, TopicIds
+from harness.wire import COMPLETIONS, Wire
+from harness.wire import completion_body as completion_body
 
 TokenIds = NDArray[np.int64]
 
@@ -73,28 +73,10 @@ def lane_of(spec: Spec, index: int) -> int:
     return index % spec.workload.lanes
 
 
-def completion_body(model: str, prompt: TokenIds, max_tokens: int) -> bytes:
-    """Body of a greedy streamed completion that must not stop early.
-
-    Continuous usage gives the tokens of every chunk, token ids the greedy outputs for comparison.
-    """
-    body: dict[str, Any] = {
-        "model": model,
-        "prompt": prompt,
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        "return_token_ids": True,
-    }
-    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def load_bodies(spec: Spec, model: str, pair: int) -> list[bytes]:
+def load_bodies(spec: Spec, model: str, pair: int, wire: Wire = COMPLETIONS) -> list[bytes]:
     """Bodies of one run, in request order."""
     workload = spec.workload
     return [
-        completion_body(model, request_ids(spec, pair, index), workload.output_tokens)
+        wire.body(model, request_ids(spec, pair, index), workload.output_tokens)
         for index in range(workload.request_count)
     ]
