@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -10,7 +10,7 @@ import aiohttp
 from harness.record import RequestRecord
 from harness.sse import SseParser
 from harness.stream import StreamError
-from harness.wire import COMPLETIONS, Wire
+from harness.wire import wire_of
 
 READ_BUFFER_BYTES = 1 << 20
 # a large body goes out in pieces, so that it does not hold up the other streams
@@ -29,24 +29,13 @@ class LoadProgress:
 
 @dataclass(frozen=True)
 class Load:
-    """Requests and when they go out.
-
-    due_s None: a closed loop, `concurrency` streams each take the next body when their last one
-    ended. Otherwise due_s[i] is the start of request i in seconds after the barrier, not falling,
-    and `concurrency` is the most that may be in flight; what waits for a free stream is queued.
-    """
+    """A closed loop: `concurrency` streams, each taking the next body when its last one ended."""
 
     bodies: Sequence[bytes]
     concurrency: int
     stall_s: float
     deadline_s: float
     lanes: int = 1
-    wire: Wire = COMPLETIONS
-    due_s: Sequence[float] | None = None
-
-    def __post_init__(self) -> None:
-        if self.due_s is not None and len(self.due_s) != len(self.bodies):
-            raise ValueError(f"{len(self.due_s)} start times for {len(self.bodies)} requests")
 
 
 def open_session(base_url: str) -> aiohttp.ClientSession:
@@ -95,7 +84,6 @@ async def stream_completion(
     record: RequestRecord,
     stall_s: float,
     progress: LoadProgress | None = None,
-    wire: Wire = COMPLETIONS,
 ) -> None:
     """Send one request and fill its record; a failure goes into `record.error`, never up."""
     record.sent_ns = time.perf_counter_ns()
@@ -103,7 +91,7 @@ async def stream_completion(
     try:
         async with silence.timeout:
             try:
-                await _stream(session, body, record, silence, progress, wire)
+                await _stream(session, body, record, silence, progress)
             finally:
                 silence.ended = True
     except TimeoutError:
@@ -136,9 +124,9 @@ async def _stream(
     record: RequestRecord,
     silence: SilenceLimit,
     progress: LoadProgress | None,
-    wire: Wire,
 ) -> None:
-    parser, take = SseParser(), wire.take
+    parser, wire = SseParser(), wire_of(body)
+    take = wire.take
     # with its length given, aiohttp sends the pieces without chunked encoding
     headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
     upload = _upload(body, record, silence)
@@ -172,18 +160,25 @@ async def run_load(
     records: list[RequestRecord],
     progress: LoadProgress | None = None,
 ) -> None:
-    """Send every request and fill `records`; what was there stays when the load is cancelled."""
+    """Run the closed loop and fill `records`; what was there stays when the loop is cancelled."""
     start = asyncio.Event()
     queue = iter(records)
-    streams = [
-        asyncio.create_task(_stream_until_empty(session, load, queue, start, progress))
-        for _ in range(min(load.concurrency, len(records)))
-    ]
+
+    async def stream_until_empty() -> None:
+        await start.wait()
+        for record in queue:
+            record.scheduled_ns = time.perf_counter_ns()
+            if progress is not None:
+                progress.running += 1
+            body = load.bodies[record.index]
+            await stream_completion(session, body, record, load.stall_s, progress)
+            if progress is not None:
+                progress.running -= 1
+
+    streams = [asyncio.create_task(stream_until_empty()) for _ in range(load.concurrency)]
     try:
         # every stream must be waiting before the first one may send
         await asyncio.sleep(0)
-        if load.due_s is not None:
-            _schedule(records, load.due_s)
         start.set()
         await asyncio.wait(streams, timeout=load.deadline_s)
     finally:
@@ -193,34 +188,5 @@ async def run_load(
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
-    for record in records:
-        if not record.sent_ns:
-            record.error = "not sent before the load's deadline"
-
-
-def _schedule(records: list[RequestRecord], due_s: Sequence[float]) -> None:
-    begin = time.perf_counter_ns()
-    for record, due in zip(records, due_s, strict=True):
-        record.scheduled_ns = begin + round(due * 1e9)
-
-
-async def _stream_until_empty(
-    session: aiohttp.ClientSession,
-    load: Load,
-    queue: Iterator[RequestRecord],
-    start: asyncio.Event,
-    progress: LoadProgress | None,
-) -> None:
-    await start.wait()
     for record in queue:
-        record.queued_ns = time.perf_counter_ns()
-        # a closed loop has no schedule of its own: a request is due when its stream is free
-        record.scheduled_ns = record.scheduled_ns or record.queued_ns
-        if (early_ns := record.scheduled_ns - record.queued_ns) > 0:
-            await asyncio.sleep(early_ns / 1e9)
-        if progress is not None:
-            progress.running += 1
-        body = load.bodies[record.index]
-        await stream_completion(session, body, record, load.stall_s, progress, load.wire)
-        if progress is not None:
-            progress.running -= 1
+        record.error = "not sent before the load's deadline"

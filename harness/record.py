@@ -13,10 +13,10 @@ def _int64() -> "array[int]":
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request as the client saw it. All times are perf_counter_ns of this process; 0: not reached.
+    """One request as the client saw it. All times are perf_counter_ns of this process.
 
-    scheduled: when it was due; queued: when a stream took it up; sent: when its body began to go
-    out; uploaded: when the last piece of the body was handed to the socket.
+    0: not reached. scheduled: when it was due; it was queued from then until sent, when a stream
+    took it up; uploaded: when the last piece of its body was handed to the socket.
     chunk_t_ns[i], chunk_tokens[i]: when the i-th token-bearing chunk was received, and how many
     tokens it brought. itl_basis says where that number came from: the server's per-chunk usage, or,
     without it, the assumption of one token per chunk.
@@ -26,7 +26,6 @@ class RequestRecord:
     index: int
     lane: int = 0
     scheduled_ns: int = 0
-    queued_ns: int = 0
     sent_ns: int = 0
     uploaded_ns: int = 0
     headers_ns: int = 0

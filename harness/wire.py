@@ -16,8 +16,8 @@ from harness.generate_stream import take_generate_event
 from harness.record import RequestRecord
 from harness.stream import take_event
 
-Body = Callable[[str, NDArray[np.int64], int], bytes]
-Take = Callable[[RequestRecord, bytes, int], None]
+TokenIds = NDArray[np.int64]
+Fields = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,29 @@ class Wire:
 
     name: str
     path: str
-    body: Body
-    take: Take
+    fields: Callable[[str, TokenIds, int], Fields]
+    take: Callable[[RequestRecord, bytes, int], None]
+
+    def body(self, model: str, prompt: TokenIds, max_tokens: int) -> "RequestBody":
+        """A greedy request for `max_tokens` tokens on `prompt`, encoded."""
+        fields = self.fields(model, prompt, max_tokens)
+        body = RequestBody(orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY))
+        body.wire = self
+        return body
 
 
-def _encode(body: dict[str, Any]) -> bytes:
-    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+class RequestBody(bytes):
+    """The bytes of a request, which know for which endpoint they were written."""
+
+    wire: Wire
 
 
-def _openai(model: str, max_tokens: int) -> dict[str, Any]:
+def wire_of(body: bytes) -> Wire:
+    """The format of a body; plain bytes are a completion."""
+    return body.wire if isinstance(body, RequestBody) else COMPLETIONS
+
+
+def _openai(model: str, max_tokens: int) -> Fields:
     # continuous usage gives the tokens of every chunk
     return {
         "model": model,
@@ -46,28 +60,33 @@ def _openai(model: str, max_tokens: int) -> dict[str, Any]:
     }
 
 
-def completion_body(model: str, prompt: NDArray[np.int64], max_tokens: int) -> bytes:
-    """`/v1/completions`; token ids come back for the comparison of greedy outputs."""
-    return _encode(_openai(model, max_tokens) | {"prompt": prompt, "return_token_ids": True})
+def _completion_fields(model: str, prompt: TokenIds, max_tokens: int) -> Fields:
+    """Token ids come back for the comparison of greedy outputs."""
+    return _openai(model, max_tokens) | {"prompt": prompt, "return_token_ids": True}
 
 
-def chat_body(model: str, prompt: NDArray[np.int64], max_tokens: int) -> bytes:
-    """`/v1/chat/completions` with the prompt as SGLang's `input_ids`, past the chat template.
+def _chat_fields(model: str, prompt: TokenIds, max_tokens: int) -> Fields:
+    """The prompt as SGLang's `input_ids`, past the chat template; the message must only be there.
 
-    The message only has to be there. SGLang streams no token ids on chat, so none are asked for.
+    SGLang streams no token ids on chat, so none are asked for.
     """
     messages = [{"role": "user", "content": "."}]
-    return _encode(_openai(model, max_tokens) | {"messages": messages, "input_ids": prompt})
+    return _openai(model, max_tokens) | {"messages": messages, "input_ids": prompt}
 
 
-def generate_body(model: str, prompt: NDArray[np.int64], max_tokens: int) -> bytes:
-    """`/generate`, for a server started with --incremental-streaming-output."""
+def _generate_fields(model: str, prompt: TokenIds, max_tokens: int) -> Fields:
+    """For a server started with --incremental-streaming-output."""
     del model  # the native endpoint serves one model
     sampling = {"temperature": 0, "max_new_tokens": max_tokens, "ignore_eos": True}
-    return _encode({"input_ids": prompt, "sampling_params": sampling, "stream": True})
+    return {"input_ids": prompt, "sampling_params": sampling, "stream": True}
 
 
-COMPLETIONS = Wire("completions", "/v1/completions", completion_body, take_event)
-CHAT = Wire("chat", "/v1/chat/completions", chat_body, take_event)
-GENERATE = Wire("generate", "/generate", generate_body, take_generate_event)
+COMPLETIONS = Wire("completions", "/v1/completions", _completion_fields, take_event)
+CHAT = Wire("chat", "/v1/chat/completions", _chat_fields, take_event)
+GENERATE = Wire("generate", "/generate", _generate_fields, take_generate_event)
 WIRES = {wire.name: wire for wire in (COMPLETIONS, CHAT, GENERATE)}
+
+
+def completion_body(model: str, prompt: TokenIds, max_tokens: int) -> RequestBody:
+    """Body of a streamed `/v1/completions` request."""
+    return COMPLETIONS.body(model, prompt, max_tokens)
