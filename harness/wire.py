@@ -87,6 +87,6 @@ GENERATE = Wire("generate", "/generate", _generate_fields, take_generate_event)
 WIRES = {wire.name: wire for wire in (COMPLETIONS, CHAT, GENERATE)}
 
 
-def completion_body(model: str, prompt: TokenIds, max_tokens: int) -> RequestBody:
+def completion_body(model: str, prompt: TokenIds, max_tokens: int) -> bytes:
     """Body of a streamed `/v1/completions` request."""
-    return COMPLETIONS.body(model, prompt, max_tokens)
+    return bytes(COMPLETIONS.body(model, prompt, max_tokens))
