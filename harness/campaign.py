@@ -1,7 +1,7 @@
 """The whole campaign: servers, pairs in alternating order, and the runs that came of it."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.client import open_session
@@ -12,11 +12,13 @@ from harness.fleet import Fleet
 from harness.phases import RunContext, run_arm
 from harness.preflight import check_server
 from harness.progress import Progress
+from harness.proof import proof_notes
 from harness.runrecord import ArmRun
 from harness.server import Server
 from harness.spec import Spec
 from harness.stats import interleaved_order
 from harness.warden import POLL_S
+from harness.wire import WIRES
 
 DEATH_S = 2 * POLL_S
 
@@ -47,12 +49,16 @@ class Campaign:
 
     def notes(self) -> list[str]:
         """What a reader should know but what does not invalidate."""
-        return [
+        unsteady = [
             f"{run.label}: warm-up was not steady, its rounds gave "
             + ", ".join(f"{rate:.1f}" for rate in run.warm_tok_s)
             + " tok/s"
             for run in self.runs
             if run.warm_tok_s and not run.warm_steady
+        ]
+        loaded = [run for run in self.runs if run.records]
+        return unsteady + [
+            f"{run.label}: {note}" for run in loaded for note in proof_notes(run.telemetry)
         ]
 
     def _basis_problems(self) -> list[str]:
@@ -93,9 +99,10 @@ async def run_campaign(campaign: Campaign, log_folder: Path, progress: Progress)
 
 async def _examine(campaign: Campaign, server: Server) -> ServerFacts:
     """Read and check a server's facts. Raises PreflightError."""
+    arm = campaign.spec.arms[server.name]
     async with open_session(server.base_url) as session:
         try:
-            facts = await server_facts(session)
+            facts = replace(await server_facts(session), wire=WIRES[arm.api])
         except (HarnessError, CounterError) as error:
             raise PreflightError(f"arm {server.name}: {error}") from None
     check_server(campaign.spec, server.name, facts)

@@ -1,6 +1,6 @@
 """The control side of a server: facts, flush, idleness. Never used while load is timed.
 
-Every question is asked in SGLang's way first; a server that has no such endpoint is asked in vLLM's.
+Every question is asked in SGLang's way; a server without that endpoint is asked in vLLM's.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from harness import vllm_server
 from harness.counters import SpinCounters, spin_counters
 from harness.errors import HarnessError, PreflightError
 from harness.record import RequestRecord
+from harness.wire import COMPLETIONS, TokenIds, Wire
 
 POLL_S = 0.2
 
@@ -33,6 +34,11 @@ class ServerFacts:
     spin: SpinCounters | None
     raw: dict[str, Any]
     kind: Literal["sglang", "vllm"] = "sglang"
+    wire: Wire = COMPLETIONS
+
+    def request(self, prompt: TokenIds, max_tokens: int) -> bytes:
+        """A streamed request for `max_tokens` tokens on `prompt`, in the format of the arm."""
+        return self.wire.body(self.model, prompt, max_tokens)
 
     def expected_cached(self, prefix_tokens: int) -> int:
         """Cached tokens after priming: whole pages only."""

@@ -4,8 +4,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 
-from harness.errors import ConfigError
-
 
 @dataclass(frozen=True)
 class MetricMap:
@@ -37,24 +35,20 @@ class MetricMap:
         joined = re.compile("|".join(f"(?:{p})" for p in self.patterns().values()) or r"(?!)")
         return lambda name: joined.fullmatch(name) is not None
 
-    def changed(self, changes: Mapping[str, str]) -> "MetricMap":
-        """With other expressions for some meanings.
 
-        Raises ConfigError for an unknown meaning or an expression that is none.
-        """
-        known = [item.name for item in fields(self) if item.name != "gauge_delay_s"]
-        problems = []
-        for name, pattern in changes.items():
-            if name not in known:
-                problems.append(f"metrics.{name}: unknown meaning, known are {', '.join(known)}")
-                continue
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                problems.append(f"metrics.{name}: not a regular expression, {error}")
-        if problems:
-            raise ConfigError(problems)
-        return replace(self, **changes)  # type: ignore[arg-type]
+def unknown_changes(changes: Mapping[str, str]) -> list[str]:
+    """What is wrong with changes to a map: an unknown meaning, an expression that is none."""
+    known = [item.name for item in fields(MetricMap) if item.name != "gauge_delay_s"]
+    problems = []
+    for name, pattern in changes.items():
+        if name not in known:
+            problems.append(f"metrics.{name}: unknown meaning, known are {', '.join(known)}")
+            continue
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            problems.append(f"metrics.{name}: not a regular expression, {error}")
+    return problems
 
 
 SGLANG = MetricMap(
@@ -81,3 +75,8 @@ VLLM = MetricMap(
     gauge_delay_s=0.5,
 )
 METRIC_MAPS = {"sglang": SGLANG, "vllm": VLLM}
+
+
+def metric_map(kind: str, changes: Mapping[str, str]) -> MetricMap:
+    """The map of a kind of server with the spec's changes, which were checked with the spec."""
+    return replace(METRIC_MAPS[kind], **changes)  # type: ignore[arg-type]

@@ -9,13 +9,22 @@ import aiohttp
 import numpy as np
 
 from harness.client import Load, LoadProgress, new_records, run_load, stream_completion
-from harness.control import ServerFacts, flush, read_spin, wait_idle
+from harness.control import (
+    ServerFacts,
+    cache_hits,
+    flush,
+    read_spin,
+    settle_unreported,
+    wait_idle,
+)
 from harness.counters import CounterError
 from harness.errors import HarnessError
-from harness.looplag import watching_loop_lag
+from harness.metric_map import metric_map
 from harness.metrics import output_tok_s
+from harness.observe import observing
 from harness.progress import Progress
-from harness.prompts import Role, completion_body, context_ids, load_bodies, token_ids
+from harness.prompts import Role, context_ids, load_bodies, token_ids
+from harness.proof import proof_problems
 from harness.record import RequestRecord
 from harness.runrecord import ArmRun, windows
 from harness.spec import Spec
@@ -86,8 +95,7 @@ async def warm_up(context: RunContext, run: ArmRun) -> None:
     settings, workload = context.spec.warmup, context.spec.workload
     for round_index in range(settings.max_rounds):
         bodies = [
-            completion_body(
-                context.facts.model,
+            context.facts.request(
                 token_ids(
                     workload.content,
                     settings.prompt_tokens,
@@ -130,11 +138,13 @@ async def prime(context: RunContext, pair: int) -> None:
     """Put every lane's context into the cache, one at a time; it must not have been there."""
     workload = context.spec.workload
     for lane in range(workload.lanes):
-        body = completion_body(
-            context.facts.model, context_ids(context.spec, pair, lane), workload.prime_output_tokens
+        body = context.facts.request(
+            context_ids(context.spec, pair, lane), workload.prime_output_tokens
         )
         record = RequestRecord(index=lane, lane=lane)
+        hits = await cache_hits(context.session, context.facts)
         await stream_completion(context.session, body, record, context.spec.limits.prime_s)
+        settle_unreported(record, hits, await cache_hits(context.session, context.facts))
         _require(
             record,
             prompt_tokens=workload.cached_tokens,
@@ -157,7 +167,7 @@ async def verify(context: RunContext, pair: int, expected_cached: int) -> None:
         )
         prompt = np.concatenate([context_ids(context.spec, pair, lane), suffix])
         record = RequestRecord(index=lane, lane=lane)
-        body = completion_body(context.facts.model, prompt, 1)
+        body = context.facts.request(prompt, 1)
         await stream_completion(context.session, body, record, context.spec.limits.prime_s)
         _require(
             record,
@@ -185,18 +195,21 @@ async def _load(context: RunContext, run: ArmRun) -> None:
     spec = context.spec
     workload, limits = spec.workload, spec.limits
     context.progress.phase("load", f"{run.label}, {workload.request_count} requests")
-    bodies = load_bodies(spec, context.facts.model, run.pair)
+    bodies = load_bodies(spec, context.facts.model, run.pair, context.facts.wire)
     before = await read_spin(context.session)
     load = Load(bodies, workload.concurrency, limits.stall_s, limits.load_s, workload.lanes)
     shown = LoadProgress(workload.request_count * workload.output_tokens)
     run.records = new_records(load)
-    async with watching_loop_lag() as run.lag, _displaying(context.progress, shown):
-        await run_load(context.session, load, run.records, shown)
-    after = await wait_idle(context.session, limits.idle_s)
+    metrics = metric_map(context.facts.kind, spec.metrics)
+    async with observing(context.session, metrics, run):
+        async with _displaying(context.progress, shown):
+            await run_load(context.session, load, run.records, shown)
+        after = await wait_idle(context.session, limits.idle_s)
     if after is not None and before is not None:
         run.spin = after.since(before)
     elif (after is None) != (before is None):
         raise CounterError("the spin block appeared or vanished during the load")
+    run.problems += proof_problems(run.telemetry, run.records, run.window(spec), metrics)
 
 
 @asynccontextmanager

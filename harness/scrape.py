@@ -13,7 +13,7 @@ from harness.telemetry import Telemetry
 
 PATH = "/metrics"
 PERIOD_S = 0.5
-TIMEOUT_S = 5.0
+TIMEOUT = aiohttp.ClientTimeout(total=5)
 
 
 class Scraper:
@@ -28,7 +28,7 @@ class Scraper:
         """Read the page once; say whether it could be read. It may have nothing to say yet."""
         t_ns = time.perf_counter_ns()
         try:
-            async with self._session.get(PATH) as response:
+            async with self._session.get(PATH, timeout=TIMEOUT) as response:
                 text = await response.text()
                 t_ns = time.perf_counter_ns()
         except (aiohttp.ClientError, TimeoutError, OSError, UnicodeDecodeError) as error:
@@ -54,22 +54,19 @@ class Scraper:
 
 @asynccontextmanager
 async def scraping(
-    base_url: str, metrics: MetricMap, period_s: float = PERIOD_S
+    session: aiohttp.ClientSession, metrics: MetricMap, period_s: float = PERIOD_S
 ) -> AsyncIterator[Telemetry]:
     """Sample for the length of the block, with a reading at its begin and, without error, its end.
 
-    The connection is not the load's. Let the server come to rest inside the block, so that the last
-    reading has counted everything.
+    The load's session keeps no connection for another request, so every reading has its own.
+    Let the server come to rest inside the block, so that the last reading has counted everything.
     """
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    connector = aiohttp.TCPConnector(limit=1)
-    async with aiohttp.ClientSession(base_url, connector=connector, timeout=timeout) as session:
-        scraper = Scraper(session, metrics)
-        began = await scraper.take()
-        task = asyncio.create_task(scraper.repeat(period_s))
-        try:
-            yield scraper.telemetry
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        scraper.telemetry.complete = await scraper.take() and began
+    scraper = Scraper(session, metrics)
+    began = await scraper.take()
+    task = asyncio.create_task(scraper.repeat(period_s))
+    try:
+        yield scraper.telemetry
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    scraper.telemetry.complete = await scraper.take() and began

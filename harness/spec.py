@@ -7,6 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from harness.metric_map import unknown_changes
+
 Positive = Annotated[int, Field(gt=0)]
 Natural = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -117,9 +119,11 @@ class Arm(Strict):
     """A server that the harness starts. `{port}` in the command is replaced; `python` is ours.
 
     spin None: the server must NOT report a spin block, or the baseline is not the baseline.
+    api: the endpoint that requests go to; generate needs --incremental-streaming-output.
     """
 
     command: Annotated[str, Field(min_length=1)]
+    api: Literal["completions", "chat", "generate"] = "completions"
     env: dict[str, str] = {}
     spin: SpinExpectation | None = None
 
@@ -149,7 +153,9 @@ class Warmup(Strict):
 class Limits(Strict):
     """Deadlines in seconds, and what the client must keep to be trusted.
 
-    stall_s bounds the silence of one stream, never its whole length.
+    stall_s bounds the silence of one stream, never its whole length. loop_lag_share: p99 of the
+    client's lateness over the median ITL. loop_late_share: time it stood still over the window, in
+    stops longer than the median ITL, or than loop_lag_share times that.
     """
 
     start_s: Seconds = 300
@@ -159,6 +165,7 @@ class Limits(Strict):
     stall_s: Seconds = 120
     load_s: Seconds = 3600
     loop_lag_share: Annotated[float, Field(ge=0)] = 0.2
+    loop_late_share: Share = 0.02
     instant_gap_share: Share = 0.5
 
 
@@ -176,6 +183,7 @@ class Spec(Strict):
     pairs: rounds in which every arm runs once; the order alternates (ABBA), seed picks the start.
     servers "together": all arms are up, only one is loaded; "swap": one server at a time.
     window: which tokens count for the headline throughput and ITL (metrics.py).
+    metrics: other names of /metrics series, as regular expressions by meaning (metric_map.py).
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -189,6 +197,14 @@ class Spec(Strict):
     warmup: Warmup = Warmup()
     limits: Limits = Limits()
     requires: Requirements = Requirements()
+    metrics: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _metrics_are_known(self) -> Self:
+        problems = unknown_changes(self.metrics)
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
 
     @model_validator(mode="after")
     def _has_baseline_and_treatment(self) -> Self:

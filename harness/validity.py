@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from harness.counters import SpinCounters
-from harness.metrics import instant_gap_share, itl_token_ns, percentile, pooled
+from harness.metrics import Window, instant_gap_share, itl_token_ns, percentile, pooled
 from harness.record import RequestRecord
 from harness.runrecord import ArmRun
 from harness.spec import Arm, Spec
@@ -140,4 +140,18 @@ def client_problems(run: ArmRun, spec: Spec) -> list[str]:
             f"client_limited: the client's loop was late by {worst / 1e6:.2f} ms at p99, more than "
             f"{spec.limits.loop_lag_share:.0%} of the median ITL of {median / 1e6:.2f} ms"
         )
+    # one long stop, as while a large body is encoded, is a single sample and in no percentile
+    patience = max(1.0, spec.limits.loop_lag_share) * median
+    late = run.lag.late_share(*window, above_ns=patience) if median else 0.0
+    if late > spec.limits.loop_late_share:
+        problems.append(
+            f"client_limited: the client's loop stood still for {late:.1%} of the window"
+            + _uploads_inside(run.records, window)
+        )
     return problems
+
+
+def _uploads_inside(records: Sequence[RequestRecord], window: Window) -> str:
+    """Names the usual cause, if it can be one."""
+    late = [r for r in records if r.sent_ns < window[1] and r.uploaded_ns > window[0]]
+    return f" while {len(late)} bodies went out" if late else ""
