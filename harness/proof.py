@@ -51,6 +51,9 @@ def proof_notes(telemetry: Telemetry) -> list[str]:
 def _token_problems(
     telemetry: Telemetry, records: Sequence[RequestRecord], metrics: MetricMap
 ) -> Iterator[str]:
+    if any(record.error is not None for record in records):
+        # a failed request is a problem of its own, and how a server counts it is its own affair
+        return
     for name, pattern, counts in (
         ("prompt tokens", metrics.prompt_tokens, [r.prompt_tokens for r in records]),
         ("output tokens", metrics.output_tokens, [r.completion_tokens for r in records]),

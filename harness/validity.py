@@ -119,13 +119,6 @@ def _spin_use_problems(arm: Arm, spin: SpinCounters) -> Iterator[str]:
 
 def client_problems(run: ArmRun, spec: Spec) -> list[str]:
     """Was it the client that was measured?"""
-    window = run.window(spec)
-    if window is None:
-        return [f"window: there is no {spec.window} window, too few tokens came together"]
-    gaps = pooled([itl_token_ns(record, window) for record in run.records])
-    median = percentile(gaps, 50)
-    if median is None:
-        return [f"window: no inter-token gap lies in the {spec.window} window"]
     problems: list[str] = []
     instant = instant_gap_share(run.records)
     if instant > spec.limits.instant_gap_share:
@@ -133,6 +126,16 @@ def client_problems(run: ArmRun, spec: Spec) -> list[str]:
             f"implausible: {instant:.0%} of the chunks came at once with the one before, "
             "the replies are buffered on their way"
         )
+    window = run.window(spec)
+    if window is None:
+        return [
+            *problems,
+            f"window: there is no {spec.window} window, too few tokens came together",
+        ]
+    gaps = pooled([itl_token_ns(record, window) for record in run.records])
+    median = percentile(gaps, 50)
+    if median is None:
+        return [*problems, f"window: no inter-token gap lies in the {spec.window} window"]
     worst = percentile(np.array(run.lag.within(*window), dtype=np.float64), 99) or 0.0
     # a median of zero is the rule above's matter: no lag could be small against it
     if median and worst > spec.limits.loop_lag_share * median:
