@@ -96,7 +96,7 @@ async def _metrics(request: web.Request) -> web.Response:
     if mode == "hang":
         await asyncio.sleep(STALL_S)
     if mode == "garbage":
-        return web.Response(text='{"not": "prometheus"}\nsglang:broken{ 1\n')
+        return web.Response(text='{"not": "prometheus"}\nsglang:num_queue_reqs{ 1\n')
     if time.monotonic() - request.app[STARTED] < state.script.metrics_late_ms / 1e3:
         return web.Response(text="")
     return web.Response(text=metrics_page(state))

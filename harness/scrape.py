@@ -54,7 +54,7 @@ class Scraper:
 
 @asynccontextmanager
 async def scraping(
-    session: aiohttp.ClientSession, metrics: MetricMap, period_s: float = PERIOD_S
+    session: aiohttp.ClientSession, metrics: MetricMap, period_s: float | None = None
 ) -> AsyncIterator[Telemetry]:
     """Sample for the length of the block, with a reading at its begin and, without error, its end.
 
@@ -63,7 +63,7 @@ async def scraping(
     """
     scraper = Scraper(session, metrics)
     began = await scraper.take()
-    task = asyncio.create_task(scraper.repeat(period_s))
+    task = asyncio.create_task(scraper.repeat(PERIOD_S if period_s is None else period_s))
     try:
         yield scraper.telemetry
     finally:
