@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 PREFIX = "SPIN_"
+SCORERS = ("engine", "fused")
 POLICIES = ("spin", "spin-paper", "prev-iter", "random", "dense")
 
 
@@ -32,6 +33,8 @@ class SpinConfig:
     staleness: bonus of a block not scored for n steps is staleness * spread * sqrt(n) (spin only).
     explore: share of the budget given to random blocks, 0 <= explore <= 0.5 (spin-paper only).
     seed: of the counter-based random numbers.
+    scorer: what scores kept blocks, one of SCORERS: the engine's own kernel followed by a pass over
+        its logits, or SPIN's, which observes in the same launch and needs no DeepGEMM.
     """
 
     enabled: bool = False
@@ -41,10 +44,18 @@ class SpinConfig:
     staleness: float = 0.4
     explore: float = 0.05
     seed: int = 0
+    scorer: str = "engine"
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise ConfigError(_bad("policy", self.policy, f"one of {', '.join(POLICIES)}"))
+        if self.scorer not in SCORERS:
+            raise ConfigError(_bad("scorer", self.scorer, f"one of {', '.join(SCORERS)}"))
+        if self.scorer == "fused" and self.policy == "spin-paper":
+            raise ConfigError(
+                "sglang_spin: scorer 'fused' gives block maxima, policy 'spin-paper' wants every "
+                "score; use scorer 'engine' or another policy"
+            )
         _check_range("sparsity", self.sparsity, 0 <= self.sparsity < 1, "0 <= sparsity < 1")
         _check_range("alpha", self.alpha, 0 < self.alpha <= 1, "0 < alpha <= 1")
         _check_range("staleness", self.staleness, 0 <= self.staleness <= 10, "0 to 10")
