@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from harness.runrecord import ArmRun
-from harness.spec import BASELINE
+from harness.spec_arm import BASELINE
 
 
 def parity(runs: Sequence[ArmRun], arm: str) -> dict[str, float | int | None]:

@@ -8,7 +8,7 @@ from harness.counters import SpinCounters
 from harness.figures import Figures, run_figures, spin_figures
 from harness.parity import parity
 from harness.runrecord import ArmRun
-from harness.spec import BASELINE
+from harness.spec_arm import BASELINE
 from harness.stats import geometric_mean, paired_ratio
 
 SCHEMA = 1

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from aiohttp import ClientSession, web
 
-from harness.client import Load, new_records, open_session, run_load, stream_timeout
+from harness.client import open_session, stream_timeout
+from harness.drive import Load, new_records, run_load
 from harness.mock_script import MockScript, MockState
 from harness.prompts import completion_body
 from harness.record import RequestRecord

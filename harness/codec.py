@@ -1,0 +1,83 @@
+"""Dataclasses to plain JSON values and back, guided by their type hints.
+
+Handles what the records of a run are made of: numbers, strings, None, lists, tuples, dicts with
+string keys, whole-number arrays, optional values, and dataclasses of these.
+"""
+
+from array import array
+from dataclasses import fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+class CodecError(Exception):
+    """The values do not fit the type."""
+
+
+def encode(value: Any) -> Any:
+    """Plain values: what json can write."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: encode(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | array):
+        return [encode(item) for item in value]
+    return value
+
+
+def decode(kind: type[T], value: Any) -> T:
+    """The dataclass `kind` from plain values. Raises CodecError; unknown fields are an error."""
+    made: T = _decode(kind, value)
+    return made
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _decode_optional(arguments, value)
+    if kind is Any or kind is NoneType or origin is Literal:
+        return value
+    if is_dataclass(kind):
+        return _decode_dataclass(kind, value)
+    if kind is array or origin is array:
+        # the records keep nanoseconds, counts and ids: whole numbers all
+        return array("q", value)
+    if origin is list:
+        return [_decode(arguments[0], item) for item in value]
+    if origin is tuple:
+        return _decode_tuple(arguments, value)
+    if origin is dict:
+        return {key: _decode(arguments[1], item) for key, item in value.items()}
+    if not isinstance(value, float if kind is float and isinstance(value, float) else (kind, int)):
+        raise CodecError(f"{value!r} is no {kind.__name__}")
+    return kind(value)
+
+
+def _decode_optional(kinds: tuple[Any, ...], value: Any) -> Any:
+    others = [kind for kind in kinds if kind is not NoneType]
+    if value is None and len(others) < len(kinds):
+        return None
+    if len(others) != 1:
+        raise CodecError(f"cannot tell which of {others} is meant")
+    return _decode(others[0], value)
+
+
+def _decode_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        return tuple(_decode(kinds[0], item) for item in value)
+    return tuple(_decode(kind, item) for kind, item in zip(kinds, value, strict=True))
+
+
+def _decode_dataclass(kind: Any, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise CodecError(f"{kind.__name__} needs an object, got {value!r:.80}")
+    hints = get_type_hints(kind)
+    known = {item.name for item in fields(kind) if item.init}
+    if unknown := sorted(set(value) - known):
+        raise CodecError(f"{kind.__name__} has no field {unknown[0]}")
+    try:
+        return kind(**{name: _decode(hints[name], item) for name, item in value.items()})
+    except (TypeError, ValueError) as error:
+        raise CodecError(f"{kind.__name__}: {error}") from None
