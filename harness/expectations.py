@@ -47,7 +47,9 @@ def _after_turn(run: ArmRun, spec: Spec, before: Ask) -> int:
     Of what it said, the last token was never fed back and is in no cache.
     """
     said = _output_ids(run.records, before.index)[:-1]
-    return before.prompt_tokens + equal_prefix(said, recorded_answer(spec, run.pair, before))
+    return before.prompt_tokens + equal_prefix(
+        said, recorded_answer(spec, run.pair, before).tolist()
+    )
 
 
 def _output_ids(records: Sequence[RequestRecord], index: int) -> list[int]:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from harness.external import ExternalServer
 from harness.errors import ServerStartError
+from harness.external import ExternalServer
 from harness.progress import Progress
 from harness.server import Server
 from harness.spec import Spec

@@ -11,7 +11,6 @@ from harness.control import flush, read_spin, wait_idle
 from harness.counters import CounterError
 from harness.drive import Load, run_load
 from harness.errors import HarnessError
-from harness.expectations import Expected
 from harness.looplag import watching_loop_lag
 from harness.progress import Progress
 from harness.prompts import (
@@ -131,8 +130,12 @@ async def verify(context: RunContext, pair: int, expected_cached: int) -> None:
 def _require(
     record: RequestRecord, *, prompt_tokens: int, output_tokens: int, expected_cached: int
 ) -> None:
-    expected = Expected(prompt_tokens, output_tokens, (expected_cached, expected_cached))
-    problems = request_problems([record], [expected])
+    problems = request_problems(
+        [record],
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        expected_cached=expected_cached,
+    )
     if problems:
         raise PhaseFailed("; ".join(problems))
 

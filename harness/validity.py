@@ -17,13 +17,27 @@ Check = Callable[[RequestRecord, Expected], str | None]
 
 def run_problems(run: ArmRun, spec: Spec) -> list[str]:
     """All problems of one run, without its label."""
-    problems = request_problems(run.records, expectations(run, spec))
+    problems = each_request_problems(run.records, expectations(run, spec))
     problems += spin_problems(spec.arms[run.arm], run.spin)
     problems += client_problems(run, spec)
     return problems
 
 
-def request_problems(records: Sequence[RequestRecord], expected: Sequence[Expected]) -> list[str]:
+def request_problems(
+    records: Sequence[RequestRecord],
+    *,
+    prompt_tokens: int,
+    output_tokens: int,
+    expected_cached: int,
+) -> list[str]:
+    """Problems of requests of which the same is expected."""
+    one = Expected(prompt_tokens, output_tokens, (expected_cached, expected_cached))
+    return each_request_problems(records, [one] * len(records))
+
+
+def each_request_problems(
+    records: Sequence[RequestRecord], expected: Sequence[Expected]
+) -> list[str]:
     """Problems of the requests, one line per kind, with the first case as the example."""
     checks: dict[str, Check] = {
         "failed": lambda r, _: _failure(r),

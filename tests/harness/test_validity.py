@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from harness.counters import CounterError, SpinCounters, spin_counters
-from harness.expectations import Expected
 from harness.looplag import LoopLag
 from harness.record import RequestRecord
 from harness.runrecord import ArmRun
@@ -51,7 +50,7 @@ def test_t16_one_request_with_more_cache_than_the_others() -> None:
 def test_failed_request_is_reported_once() -> None:
     """A failed request is not listed again for the counts it could not reach."""
     broken = sound_record(error="no byte for 2 s", completion_tokens=3)
-    found = request_problems([broken], [Expected(288, 12, (256, 256))])
+    found = request_problems([broken], prompt_tokens=288, output_tokens=12, expected_cached=256)
     assert found == ["failed: 1 of 1 requests, the first is request 0: no byte for 2 s"]
 
 
@@ -59,7 +58,7 @@ def test_t11_tokens_must_all_have_been_streamed() -> None:
     """A final count above what the chunks brought means lost chunks."""
     short = sound_record(completion_tokens=12)
     short.chunk_tokens[3] = 0
-    found = request_problems([short], [Expected(288, 12, (256, 256))])
+    found = request_problems([short], prompt_tokens=288, output_tokens=12, expected_cached=256)
     assert found == ["streamed tokens: 1 of 1 requests, the first is request 0: 11, expected 12"]
 
 
