@@ -12,6 +12,13 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 T = TypeVar("T")
 
 
+class _ArrayHint:
+    """Stands for array.array, which Python 3.11 cannot subscript, while hints are read."""
+
+    def __class_getitem__(cls, item: type) -> type:
+        return array
+
+
 class CodecError(Exception):
     """The values do not fit the type."""
 
@@ -73,7 +80,7 @@ def _decode_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 def _decode_dataclass(kind: Any, value: Any) -> Any:
     if not isinstance(value, dict):
         raise CodecError(f"{kind.__name__} needs an object, got {value!r:.80}")
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, localns={"array": _ArrayHint})
     known = {item.name for item in fields(kind) if item.init}
     if unknown := sorted(set(value) - known):
         raise CodecError(f"{kind.__name__} has no field {unknown[0]}")
