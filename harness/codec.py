@@ -1,13 +1,15 @@
 """Dataclasses to plain JSON values and back, guided by their type hints.
 
-Handles what the records of a run are made of: numbers, strings, None, lists, tuples, dicts with
-string keys, whole-number arrays, optional values, and dataclasses of these.
+Handles what the records of a run are made of: numbers, strings, None, lists, tuples, dicts, arrays
+of whole or real numbers, optional values, and dataclasses of these. A dict whose keys are no
+strings becomes a list of pairs; NaN in an array becomes null.
 """
 
+import math
 from array import array
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -15,8 +17,8 @@ T = TypeVar("T")
 class _ArrayHint:
     """Stands for array.array, which Python 3.11 cannot subscript, while hints are read."""
 
-    def __class_getitem__(cls, item: type) -> type:
-        return array
+    def __class_getitem__(cls, item: type) -> object:
+        return Annotated[array, item]
 
 
 class CodecError(Exception):
@@ -28,7 +30,11 @@ def encode(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {item.name: encode(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, dict):
-        return {str(key): encode(item) for key, item in value.items()}
+        if all(isinstance(key, str) for key in value):
+            return {key: encode(item) for key, item in value.items()}
+        return [[encode(key), encode(item)] for key, item in value.items()]
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
     if isinstance(value, list | tuple | array):
         return [encode(item) for item in value]
     return value
@@ -48,18 +54,24 @@ def _decode(kind: Any, value: Any) -> Any:
         return value
     if is_dataclass(kind):
         return _decode_dataclass(kind, value)
-    if kind is array or origin is array:
-        # the records keep nanoseconds, counts and ids: whole numbers all
-        return array("q", value)
+    if origin is Annotated:
+        return _decode_array(kind.__metadata__[0], value)
     if origin is list:
         return [_decode(arguments[0], item) for item in value]
     if origin is tuple:
         return _decode_tuple(arguments, value)
     if origin is dict:
-        return {key: _decode(arguments[1], item) for key, item in value.items()}
+        pairs = value.items() if isinstance(value, dict) else value
+        return {_decode(arguments[0], key): _decode(arguments[1], item) for key, item in pairs}
     if not isinstance(value, float if kind is float and isinstance(value, float) else (kind, int)):
         raise CodecError(f"{value!r} is no {kind.__name__}")
     return kind(value)
+
+
+def _decode_array(item: type, value: Any) -> "array[Any]":
+    if item is int:
+        return array("q", value)
+    return array("d", (math.nan if number is None else number for number in value))
 
 
 def _decode_optional(kinds: tuple[Any, ...], value: Any) -> Any:
@@ -80,7 +92,7 @@ def _decode_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
 def _decode_dataclass(kind: Any, value: Any) -> Any:
     if not isinstance(value, dict):
         raise CodecError(f"{kind.__name__} needs an object, got {value!r:.80}")
-    hints = get_type_hints(kind, localns={"array": _ArrayHint})
+    hints = get_type_hints(kind, localns={"array": _ArrayHint}, include_extras=True)
     known = {item.name for item in fields(kind) if item.init}
     if unknown := sorted(set(value) - known):
         raise CodecError(f"{kind.__name__} has no field {unknown[0]}")

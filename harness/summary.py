@@ -63,7 +63,11 @@ def _arm_figures(runs: Sequence[ArmRun], figures: Sequence[Figures], spec: Spec)
     cached = [ok for run in runs for ok in _cached_ok(run, spec)]
     return {
         "output_tok_s": _mean([run["output_tok_s"] for run in figures]),
-        "itl_ms": _mean_percentiles(figures, "itl_ms"),
+        "output_tok_s_by_window": {
+            name: _mean([run["output_tok_s_by_window"][name] for run in figures])
+            for name in ("full_batch", "occupancy_95", "full_run")
+        },
+        **{name: _mean_percentiles(figures, name) for name in ITL_FIGURES.values()},
         "ttft_ms": _mean_percentiles(figures, "ttft_ms"),
         "tpot_ms": _mean_percentiles(figures, "tpot_ms"),
         "e2e_ms": _mean_percentiles(figures, "e2e_ms"),

@@ -2,9 +2,10 @@
 
 import io
 import json
+import math
 import os
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ class Plain:
     pair: tuple[int, str]
     names: dict[str, float]
     maybe: int | None = None
+    series: "dict[tuple[str, tuple[int, ...]], array[float]]" = field(default_factory=dict)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +99,18 @@ def test_codec_refuses_other_shapes(value: Any) -> None:
 
 
 def test_codec_keeps_types() -> None:
-    """Tuples stay tuples, floats stay floats, None stays None."""
-    made = Plain((1, "a"), {"x": 2.0})
+    """Tuples stay tuples, also as keys; floats stay floats, None stays None."""
+    made = Plain((1, "a"), {"x": 2.0}, series={("s", (1, 2)): array("d", [0.5, 1.0])})
     assert decode(Plain, json.loads(json.dumps(encode(made)))) == made
+
+
+def test_codec_keeps_gaps_in_series() -> None:
+    """NaN, a missing sample, is null in JSON and NaN again after it."""
+    made = Plain((1, "a"), {}, series={("s", ()): array("d", [0.5, math.nan])})
+    text = json.dumps(encode(made), allow_nan=False)
+    (found,) = decode(Plain, json.loads(text)).series.values()
+    assert found[0] == 0.5
+    assert math.isnan(found[1])
 
 
 def test_whole_files_only(tmp_path: Path) -> None:
