@@ -103,8 +103,10 @@ async def _run_pairs(campaign: Campaign, fleet: Fleet, progress: Progress) -> No
     for pair, order in enumerate(interleaved_order(list(spec.arms), spec.most_pairs, spec.seed)):
         if pair in done:
             continue
-        if pair == spec.pairs and not campaign.undecided(campaign):
-            return
+        if pair == spec.pairs:
+            if not campaign.undecided(campaign):
+                return
+            progress.say(f"inconclusive: pairs are added up to {spec.most_pairs}")
         if spec.limits.campaign_s and time.monotonic() - began > spec.limits.campaign_s:
             campaign.stopped = "limits.campaign_s has passed; `harness resume` goes on"
             return

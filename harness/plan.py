@@ -41,7 +41,9 @@ def _gate_lines(spec: Spec) -> list[str]:
         for metric, margin in spec.gate.margins.model_dump().items()
         if margin is not None
     )
-    parts = [f"margins {margins}", f"up to {spec.most_pairs} pairs while inconclusive"]
+    parts = [f"margins {margins}"]
+    if spec.most_pairs > spec.pairs:
+        parts.append(f"up to {spec.most_pairs} pairs while inconclusive")
     if spec.gate.parity_floor is not None:
         parts.append(f"parity floor {spec.gate.parity_floor:g}")
     return [f"  gate     {'; '.join(parts)}"]
@@ -62,7 +64,7 @@ def _context_lines(work: ContextWork) -> list[str]:
     turns = f", {work.turns} turns" if work.turns > 1 else ""
     answers = f" + {work.recorded_tokens:,} recorded" if work.turns > 1 else ""
     return [
-        f"  prime    {work.lanes} {work.sharing} context(s), {primed:,} tokens",
+        f"  prime    contexts: {work.lanes} ({work.sharing}), {primed:,} tokens",
         f"  load     {work.request_count} conversations{turns}, {work.concurrency} in flight, "
         f"{work.cached_tokens:,} cached + {work.new_tokens:,} new{answers} tokens each",
     ]

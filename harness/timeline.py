@@ -8,7 +8,7 @@ import numpy as np
 from harness.metrics import NS_PER_S, full_run_window
 from harness.record import RequestRecord
 
-MOST_BINS = 240
+FEWEST_BINS, MOST_BINS = 24, 240
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Timeline:
 
 
 def timeline(records: Sequence[RequestRecord], bin_s: float = 1.0) -> Timeline | None:
-    """Bins of `bin_s`, wider where there would be more than MOST_BINS. None without a token."""
+    """Bins of `bin_s`, others where there would be too few or too many. None without a token."""
     window = full_run_window(records)
     if window is None or window[1] <= window[0]:
         return None
     start, end = window
     length_s = (end - start) / NS_PER_S
-    count = max(1, min(MOST_BINS, int(length_s / bin_s)))
+    count = max(FEWEST_BINS, min(MOST_BINS, int(length_s / bin_s)))
     edges = np.linspace(start, end, count + 1)
     tokens = np.zeros(count)
     busy = np.zeros(count)
