@@ -35,7 +35,10 @@ def encode(value: Any) -> Any:
         return [[encode(key), encode(item)] for key, item in value.items()]
     if isinstance(value, float):
         return None if math.isnan(value) else value
-    if isinstance(value, list | tuple | array):
+    if isinstance(value, array):
+        # millions of items: no call for each
+        return value.tolist() if value.typecode == "q" else [encode(item) for item in value]
+    if isinstance(value, list | tuple):
         return [encode(item) for item in value]
     return value
 

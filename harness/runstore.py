@@ -26,7 +26,7 @@ class RunStore:
         self.folder.mkdir(exist_ok=True)
         plain = orjson.dumps(encode(run))
         name = f"pair-{run.pair + 1:03d}-{run.position + 1}-{run.arm}{SUFFIX}"
-        write_whole(self.folder / name, gzip.compress(plain, compresslevel=3, mtime=0))
+        write_whole(self.folder / name, gzip.compress(plain, compresslevel=1, mtime=0))
 
     def load(self) -> list[ArmRun]:
         """All runs in the order they were done. Raises HarnessError for a file that is damaged."""

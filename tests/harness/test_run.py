@@ -212,7 +212,7 @@ def test_doctored_arm_fails(tmp_path: Path) -> None:
     code, summary, out = gated(tmp_path, "--itl-ms 21.2")
     assert summary["invalid_reasons"] == []
     assert (code, summary["verdict"]["outcome"]) == (1, "FAIL")
-    assert "FAIL         spin itl_p50: 1.06" in out
+    assert "FAIL         spin itl_p50: 1.0" in out
     assert "verdict: FAIL" in out
 
 
