@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.client import open_session
@@ -15,12 +15,14 @@ from harness.fleet import AnyServer, Fleet
 from harness.phases import run_arm
 from harness.preflight import check_server
 from harness.progress import Progress
+from harness.proof import proof_notes
 from harness.runcontext import RunContext
 from harness.runrecord import ArmRun
 from harness.spec import Spec
 from harness.spec_workload import ContextWork
 from harness.stats import interleaved_order
 from harness.warden import POLL_S
+from harness.wire import WIRES
 
 DEATH_S = 2 * POLL_S
 
@@ -76,7 +78,9 @@ class Campaign:
             for run in self.runs
             if run.warm_tok_s and not run.warm_steady
         ]
-        return redone + unsteady + comparison_notes(self.runs, self.spec)
+        loaded = [run for run in self.runs if run.records]
+        proof = [f"{run.label}: {note}" for run in loaded for note in proof_notes(run.telemetry)]
+        return redone + unsteady + proof + comparison_notes(self.runs, self.spec)
 
 
 async def run_campaign(campaign: Campaign, log_folder: Path, progress: Progress) -> None:
@@ -125,9 +129,10 @@ def _primes_once(spec: Spec) -> bool:
 
 async def _examine(campaign: Campaign, server: AnyServer) -> ServerFacts:
     """Read and check a server's facts. Raises PreflightError."""
+    arm = campaign.spec.arms[server.name]
     async with open_session(server.base_url) as session:
         try:
-            facts = await server_facts(session)
+            facts = replace(await server_facts(session), wire=WIRES[arm.api])
         except (HarnessError, CounterError) as error:
             raise PreflightError(f"arm {server.name}: {error}") from None
     check_server(campaign.spec, server.name, facts)

@@ -7,20 +7,15 @@ from contextlib import asynccontextmanager, contextmanager
 import numpy as np
 
 from harness.client import LoadProgress, stream_completion
-from harness.control import flush, read_spin, wait_idle
+from harness.control import cache_hits, flush, read_spin, settle_unreported, wait_idle
 from harness.counters import CounterError
 from harness.drive import Load, run_load
 from harness.errors import HarnessError
-from harness.looplag import watching_loop_lag
+from harness.metric_map import metric_map
+from harness.observe import observing
 from harness.progress import Progress
-from harness.prompts import (
-    Role,
-    completion_body,
-    context_ids,
-    context_work,
-    load_bodies,
-    token_ids,
-)
+from harness.prompts import Role, context_ids, context_work, load_bodies, token_ids
+from harness.proof import proof_problems
 from harness.record import RequestRecord
 from harness.runcontext import PhaseFailed, RunContext
 from harness.runrecord import ArmRun
@@ -90,11 +85,13 @@ async def prime(context: RunContext, pair: int) -> None:
     """Put every lane's context into the cache, one at a time; it must not have been there."""
     workload = context_work(context.spec)
     for lane in range(workload.lanes):
-        body = completion_body(
-            context.facts.model, context_ids(context.spec, pair, lane), workload.prime_output_tokens
+        body = context.facts.request(
+            context_ids(context.spec, pair, lane), workload.prime_output_tokens
         )
         record = RequestRecord(index=lane, lane=lane)
+        hits = await cache_hits(context.session, context.facts)
         await stream_completion(context.session, body, record, context.spec.limits.prime_s)
+        settle_unreported(record, hits, await cache_hits(context.session, context.facts))
         _require(
             record,
             prompt_tokens=workload.cached_tokens,
@@ -117,7 +114,7 @@ async def verify(context: RunContext, pair: int, expected_cached: int) -> None:
         )
         prompt = np.concatenate([context_ids(context.spec, pair, lane), suffix])
         record = RequestRecord(index=lane, lane=lane)
-        body = completion_body(context.facts.model, prompt, 1)
+        body = context.facts.request(prompt, 1)
         await stream_completion(context.session, body, record, context.spec.limits.prime_s)
         _require(
             record,
@@ -145,18 +142,21 @@ async def _load(context: RunContext, run: ArmRun) -> None:
     spec = context.spec
     asks, limits = asks_of(spec), spec.limits
     context.progress.phase("load", f"{run.label}, {len(asks)} requests")
-    bodies = load_bodies(spec, context.facts.model, run.pair)
+    bodies = load_bodies(spec, context.facts.model, run.pair, context.facts.wire)
     before = await read_spin(context.session)
     load = _planned_load(spec, run.pair, bodies)
     shown = LoadProgress(sum(ask.output_tokens for ask in asks))
     run.records = [RequestRecord(index=a.index, lane=a.lane, turn=a.turn) for a in asks]
-    async with watching_loop_lag() as run.lag, _displaying(context.progress, shown):
-        await run_load(context.session, load, run.records, shown)
-    after = await wait_idle(context.session, limits.idle_s)
+    metrics = metric_map(context.facts.kind, spec.metrics)
+    async with observing(context.session, metrics, run):
+        async with _displaying(context.progress, shown):
+            await run_load(context.session, load, run.records, shown)
+        after = await wait_idle(context.session, limits.idle_s)
     if after is not None and before is not None:
         run.spin = after.since(before)
     elif (after is None) != (before is None):
         raise CounterError("the spin block appeared or vanished during the load")
+    run.problems += proof_problems(run.telemetry, run.records, run.window(spec), metrics)
 
 
 def _planned_load(spec: Spec, pair: int, bodies: list[bytes]) -> Load:

@@ -1,10 +1,11 @@
 """`--dry-run`: what a campaign would do and need, without starting anything."""
 
-from harness.prompts import completion_body, request_ids
+from harness.prompts import request_ids
 from harness.spec import Spec
 from harness.spec_workload import ContextWork, TraceWork
 from harness.stats import interleaved_order
 from harness.wall import expected_wall_s
+from harness.wire import completion_body
 from harness.work import asks_of, longest_request, resident_tokens, start_times
 
 MB = 1e6

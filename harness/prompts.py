@@ -5,16 +5,15 @@ never share a token page with a measured prompt, and each pair brings new text.
 """
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-import orjson
 
 from harness.idsource import TokenIds, draw_ids, line_ids
 from harness.spec import Spec
 from harness.spec_content import Content, FileIds
 from harness.spec_workload import ContextWork, TraceWork
 from harness.trace import block_length, read_trace
+from harness.wire import COMPLETIONS, Wire
 from harness.work import Ask, asks_of
 
 
@@ -88,27 +87,9 @@ def _trace_ids(spec: Spec, work: TraceWork, pair: int, ask: Ask) -> TokenIds:
     return np.concatenate(blocks)[: ask.prompt_tokens]
 
 
-def completion_body(model: str, prompt: TokenIds, max_tokens: int) -> bytes:
-    """Body of a greedy streamed completion that must not stop early.
-
-    Continuous usage gives the tokens of every chunk, token ids the greedy outputs for comparison.
-    """
-    body: dict[str, Any] = {
-        "model": model,
-        "prompt": prompt,
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        "return_token_ids": True,
-    }
-    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def load_bodies(spec: Spec, model: str, pair: int) -> list[bytes]:
+def load_bodies(spec: Spec, model: str, pair: int, wire: Wire = COMPLETIONS) -> list[bytes]:
     """Bodies of one run, in request order."""
     return [
-        completion_body(model, request_ids(spec, pair, ask.index), ask.output_tokens)
+        wire.body(model, request_ids(spec, pair, ask.index), ask.output_tokens)
         for ask in asks_of(spec)
     ]

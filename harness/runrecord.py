@@ -7,6 +7,7 @@ from harness.looplag import LoopLag
 from harness.metrics import Window, full_run_window, occupancy_window
 from harness.record import RequestRecord
 from harness.spec import Spec
+from harness.telemetry import Telemetry
 
 
 @dataclass
@@ -17,6 +18,7 @@ class ArmRun:
     pair counts from 0; position is the place of the arm in the pair's order.
     spin is the difference of the counters over the load, None when the server has none.
     warm_tok_s: output rate of each warm-up round.
+    telemetry, gpus: what the server and the GPUs said of themselves during the load.
     """
 
     arm: str
@@ -31,6 +33,8 @@ class ArmRun:
     records: list[RequestRecord] = field(default_factory=list)
     spin: SpinCounters | None = None
     lag: LoopLag = field(default_factory=LoopLag)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    gpus: Telemetry = field(default_factory=Telemetry)
     problems: list[str] = field(default_factory=list)
 
     @property

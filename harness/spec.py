@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from harness.metric_map import unknown_changes
 from harness.spec_arm import BASELINE, Arm, ArmName
 from harness.spec_gate import Gate, ItlConvention, Slo
 from harness.spec_types import Natural, Positive, Rate, Seconds, Share, Strict
@@ -29,7 +30,9 @@ class Warmup(Strict):
 class Limits(Strict):
     """Deadlines in seconds, and what the client must keep to be trusted.
 
-    stall_s bounds the silence of one stream, never its whole length. campaign_s: no new pair is
+    stall_s bounds the silence of one stream, never its whole length. loop_lag_share: p99 of the
+    client's lateness over the median ITL. loop_late_share: time it stood still over the window, in
+    stops longer than the median ITL, or than loop_lag_share times that. campaign_s: no new pair is
     begun after so long; `harness resume` does the rest.
     repetition_gap: how far the arms' mean share of distinct 4-grams in the answers may differ.
     cached_gap: how far the cached tokens of a replayed trace may differ between the arms.
@@ -43,6 +46,7 @@ class Limits(Strict):
     load_s: Seconds = 3600
     campaign_s: Seconds | None = None
     loop_lag_share: Annotated[float, Field(ge=0)] = 0.2
+    loop_late_share: Share = 0.02
     instant_gap_share: Share = 0.5
     repetition_gap: Share | None = None
     cached_gap: Share = 0.02
@@ -74,6 +78,7 @@ class Spec(Strict):
     pairs: rounds in which every arm runs once; the order alternates (ABBA), seed picks the start.
     servers "together": all arms are up, only one is loaded; "swap": one server at a time.
     window: which tokens count for the headline throughput and ITL (metrics.py).
+    metrics: other names of /metrics series, as regular expressions by meaning (metric_map.py).
     itl: which convention of inter-token latency is compared between the arms.
     """
 
@@ -92,6 +97,14 @@ class Spec(Strict):
     limits: Limits = Limits()
     requires: Requirements = Requirements()
     expect: Expect | None = None
+    metrics: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _metrics_are_known(self) -> Self:
+        problems = unknown_changes(self.metrics)
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
 
     @model_validator(mode="after")
     def _has_baseline_and_treatment(self) -> Self:

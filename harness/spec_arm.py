@@ -1,6 +1,6 @@
 """The servers that are compared."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -23,10 +23,12 @@ class Arm(Strict):
     """A server that the harness starts by `command` and `args`, or that runs at `base_url`.
 
     `{port}` in the command is replaced; `python` is ours. args are appended as they are.
+    api: the endpoint that requests go to; generate needs --incremental-streaming-output.
     spin None: the server must NOT report a spin block, or the baseline is not the baseline.
     """
 
     command: Annotated[str, Field(min_length=1)] | None = None
+    api: Literal["completions", "chat", "generate"] = "completions"
     args: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
     base_url: Annotated[str, Field(pattern=r"^https?://[^/]+$")] | None = None

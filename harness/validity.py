@@ -6,7 +6,7 @@ import numpy as np
 
 from harness.counters import SpinCounters
 from harness.expectations import Expected, expectations
-from harness.metrics import instant_gap_share, itl_token_ns, percentile, pooled
+from harness.metrics import Window, instant_gap_share, itl_token_ns, percentile, pooled
 from harness.record import RequestRecord
 from harness.runrecord import ArmRun
 from harness.spec import Spec
@@ -129,13 +129,6 @@ def _spin_use_problems(arm: Arm, spin: SpinCounters) -> Iterator[str]:
 
 def client_problems(run: ArmRun, spec: Spec) -> list[str]:
     """Was it the client that was measured?"""
-    window = run.window(spec)
-    if window is None:
-        return [f"window: there is no {spec.window} window, too few tokens came together"]
-    gaps = pooled([itl_token_ns(record, window) for record in run.records])
-    median = percentile(gaps, 50)
-    if median is None:
-        return [f"window: no inter-token gap lies in the {spec.window} window"]
     problems: list[str] = []
     instant = instant_gap_share(run.records)
     if instant > spec.limits.instant_gap_share:
@@ -143,6 +136,16 @@ def client_problems(run: ArmRun, spec: Spec) -> list[str]:
             f"implausible: {instant:.0%} of the chunks came at once with the one before, "
             "the replies are buffered on their way"
         )
+    window = run.window(spec)
+    if window is None:
+        return [
+            *problems,
+            f"window: there is no {spec.window} window, too few tokens came together",
+        ]
+    gaps = pooled([itl_token_ns(record, window) for record in run.records])
+    median = percentile(gaps, 50)
+    if median is None:
+        return [*problems, f"window: no inter-token gap lies in the {spec.window} window"]
     worst = percentile(np.array(run.lag.within(*window), dtype=np.float64), 99) or 0.0
     # a median of zero is the rule above's matter: no lag could be small against it
     if median and worst > spec.limits.loop_lag_share * median:
@@ -150,4 +153,18 @@ def client_problems(run: ArmRun, spec: Spec) -> list[str]:
             f"client_limited: the client's loop was late by {worst / 1e6:.2f} ms at p99, more than "
             f"{spec.limits.loop_lag_share:.0%} of the median ITL of {median / 1e6:.2f} ms"
         )
+    # one long stop, as while a large body is encoded, is a single sample and in no percentile
+    patience = max(1.0, spec.limits.loop_lag_share) * median
+    late = run.lag.late_share(*window, above_ns=patience) if median else 0.0
+    if late > spec.limits.loop_late_share:
+        problems.append(
+            f"client_limited: the client's loop stood still for {late:.1%} of the window"
+            + _uploads_inside(run.records, window)
+        )
     return problems
+
+
+def _uploads_inside(records: Sequence[RequestRecord], window: Window) -> str:
+    """Names the usual cause, if it can be one."""
+    late = [r for r in records if r.sent_ns < window[1] and r.uploaded_ns > window[0]]
+    return f" while {len(late)} bodies went out" if late else ""

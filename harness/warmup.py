@@ -2,10 +2,10 @@
 
 from harness.drive import Load, new_records, run_load
 from harness.metrics import output_tok_s
-from harness.prompts import Role, completion_body, token_ids
+from harness.prompts import Role, token_ids
 from harness.record import RequestRecord
 from harness.runcontext import PhaseFailed, RunContext
-from harness.runrecord import ArmRun, windows
+from harness.runrecord import ArmRun
 
 
 async def warm_up(context: RunContext, run: ArmRun) -> None:
@@ -13,8 +13,7 @@ async def warm_up(context: RunContext, run: ArmRun) -> None:
     settings, workload = context.spec.warmup, context.spec.workload
     for round_index in range(settings.max_rounds):
         bodies = [
-            completion_body(
-                context.facts.model,
+            context.facts.request(
                 token_ids(
                     workload.content,
                     settings.prompt_tokens,
@@ -31,19 +30,24 @@ async def warm_up(context: RunContext, run: ArmRun) -> None:
         load = Load(bodies, workload.concurrency, limits.prime_s, limits.prime_s)
         records = new_records(load)
         await run_load(context.session, load, records)
-        run.warm_tok_s.append(_warm_rate(records, workload.concurrency))
+        run.warm_tok_s.append(_warm_rate(records))
         run.warm_steady = _agree(run.warm_tok_s[-2:], settings.tolerance)
         if run.warm_steady and round_index + 1 >= settings.min_rounds:
             return
 
 
-def _warm_rate(records: list[RequestRecord], concurrency: int) -> float:
+def _warm_rate(records: list[RequestRecord]) -> float:
+    """Tok/s from the wave's first token to its last."""
     for record in records:
         if record.error is not None:
             raise PhaseFailed(record.error)
-    named = windows(records, concurrency)
-    window = named["full_batch"] or named["full_run"]
-    rate = output_tok_s(records, window) if window else None
+    # not the full batch: of answers this short it can be a single step, and its rate anything
+    answered = [record for record in records if record.chunk_t_ns]
+    span = (
+        min((record.chunk_t_ns[0] for record in answered), default=0),
+        max((record.chunk_t_ns[-1] for record in answered), default=0),
+    )
+    rate = output_tok_s(answered, span)
     if not rate:
         raise PhaseFailed("no tokens came back")
     return rate

@@ -10,8 +10,8 @@ from aiohttp import ClientSession
 
 from harness.drive import Load, new_records, run_load
 from harness.mock_script import MockScript, MockState
-from harness.prompts import completion_body
 from harness.record import RequestRecord
+from harness.wire import completion_body
 from tests.harness.helpers import with_mock
 
 QUICK = MockScript(ttft_ms=1, itl_ms=1)

@@ -12,7 +12,7 @@ import pytest
 from harness.campaign import Campaign
 from harness.command import RunCommand, calibrate
 from harness.errors import ConfigError, HarnessError, PreflightError
-from harness.finish import spec_text, write_result
+from harness.finish import spec_text
 from harness.judge import GateCommand, compare, gate
 from harness.noise import calibration_spec, check_margins, noise_floor
 from harness.progress import Progress
@@ -48,7 +48,7 @@ def result(
         campaign.runs += [paced_run("stock", pair, drift), paced_run("spin", pair, drift * speed)]
     folder = ResultFolder.create(root, "test")
     folder.write_text("spec.yaml", spec_text(campaign.spec))
-    write_result(campaign, folder, ABOUT)
+    folder.write_json("summary.json", summarise(campaign))
     return folder.path
 
 

@@ -168,7 +168,7 @@ def test_t27_busy_server_is_not_idle() -> None:
 def test_t32_warm_up_goes_on_until_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds are repeated until two agree, at most max_rounds."""
     rates = iter([100.0, 130.0, 131.0, 1.0])
-    monkeypatch.setattr("harness.warmup._warm_rate", lambda records, concurrency: next(rates))
+    monkeypatch.setattr("harness.warmup._warm_rate", lambda records: next(rates))
     spec = make_spec(warmup={"max_rounds": 4})
     run = ArmRun(arm="stock", pair=0, position=0)
 

@@ -5,8 +5,9 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.prompts import Role, completion_body, context_ids, load_bodies, request_ids, token_ids
+from harness.prompts import Role, context_ids, load_bodies, request_ids, token_ids
 from harness.spec_content import RandomIds, TopicIds
+from harness.wire import completion_body
 from tests.harness.helpers import make_spec
 
 SPEC = make_spec()
