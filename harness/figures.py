@@ -14,6 +14,7 @@ from harness.record import RequestRecord
 from harness.runrecord import ArmRun, windows
 from harness.spec import Spec
 from harness.spec_gate import Slo
+from harness.spin_series import MISS, per_layer
 
 Figures = dict[str, Any]
 PERCENTILES = (50, 90, 99)
@@ -63,7 +64,7 @@ def run_figures(run: ArmRun, spec: Spec) -> Figures:
         "prompt_tokens": sum(record.prompt_tokens or 0 for record in records),
         "goodput": _goodput(records, spec.slo, named["full_run"]),
         "client": _client(run, window, concurrency),
-        "spin": spin_figures(run.spin),
+        "spin": spin_figures(run.spin, per_layer(run.telemetry, MISS)),
     }
 
 
@@ -94,8 +95,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def spin_figures(spin: SpinCounters | None) -> Figures | None:
-    """Counters of a window with the shares that follow from them."""
+def spin_figures(spin: SpinCounters | None, miss: Sequence[float | None] | None) -> Figures | None:
+    """Counters of a window with the shares that follow from them, and the miss of each layer."""
     if spin is None:
         return None
     figures = asdict(spin)
@@ -104,6 +105,7 @@ def spin_figures(spin: SpinCounters | None) -> Figures | None:
         **figures,
         "realised_sparsity": spin.realised_sparsity,
         "kept_share": spin.kept_share,
+        "miss_share": miss,
     }
 
 

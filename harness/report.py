@@ -17,7 +17,8 @@ CAPTIONS = {
     "timeline.png": "Every run is a line.",
     "itl.png": "Per-token ITL inside the window, all runs; dotted: the median.",
     "itl_position.png": "Median per-token ITL by place in the answer.",
-    "kept_share.png": "Dotted: what the target sparsity leaves.",
+    "kept_share.png": "Dotted: what the target sparsity leaves. The miss is shown where the server "
+    "exports it (sglang_spin:miss by layer).",
 }
 
 

@@ -12,6 +12,7 @@ from harness.parity import parity
 from harness.runrecord import ArmRun
 from harness.spec import Spec
 from harness.spec_arm import BASELINE
+from harness.spin_series import MISS, mean_per_layer, per_layer
 from harness.stats import geometric_mean, paired_ratio
 from harness.verdict import verdict
 
@@ -77,7 +78,10 @@ def _arm_figures(runs: Sequence[ArmRun], figures: Sequence[Figures], spec: Spec)
         "cached_tokens_ok": bool(cached) and all(cached),
         "requests_ok": bool(requests) and sound == len(requests),
         "requests": {"ok": sound, "total": len(requests)},
-        "spin": spin_figures(_total([run.spin for run in runs if run.spin is not None])),
+        "spin": spin_figures(
+            _total([run.spin for run in runs if run.spin is not None]),
+            mean_per_layer([per_layer(run.telemetry, MISS) for run in runs]),
+        ),
     }
 
 

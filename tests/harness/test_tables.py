@@ -2,6 +2,8 @@
 
 import csv
 import io
+import math
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from harness.csvtables import requests_csv, runs_csv
 from harness.errors import HarnessError
 from harness.idsource import corpus_ids
 from harness.markdown import markdown_summary
+from harness.plots import kept_share_per_layer
 from harness.progress import Progress
 from harness.summary import summarise
 from harness.tokenize import tokenize
@@ -121,6 +124,21 @@ def test_t13_trace_that_found_more_in_one_cache(tmp_path: Path) -> None:
     runs[1].records[0].cached_tokens = 100
     (problem,) = comparison_problems(runs, spec)
     assert problem.startswith("cached tokens as a share of the prompts: spin")
+
+
+def test_miss_of_each_layer_is_the_last_reading() -> None:
+    """Gauges of both ranks are averaged, the last reading counts, layers without one are None."""
+    made = campaign()
+    for rank, last in (("0", 0.02), ("1", 0.04)):
+        labels = (("layer", "2"), ("tp_rank", rank))
+        series = {("sglang_spin:miss_mean", labels): array("d", [0.5, last, math.nan])}
+        made.runs[1].telemetry.series |= series
+    made.runs[1].telemetry.series["sglang_spin:miss_mean", ()] = array("d", [9.0])
+    summary = summarise(made)
+    assert summary["runs"][1]["spin"]["miss_share"] == [None, None, pytest.approx(0.03)]
+    assert summary["arms"]["spin"]["spin"]["miss_share"] == [None, None, pytest.approx(0.03)]
+    assert summary["runs"][3]["spin"]["miss_share"] is None
+    assert kept_share_per_layer(summary) != kept_share_per_layer(summarise(campaign()))
 
 
 def test_tokenize_writes_a_corpus(tmp_path: Path) -> None:
