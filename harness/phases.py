@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from harness.control import cache_hits, flush, read_spin, settle_unreported, wai
 from harness.counters import CounterError
 from harness.drive import Load, run_load
 from harness.errors import HarnessError
-from harness.metric_map import metric_map
+from harness.metric_map import MetricMap, metric_map
+from harness.metrics import Window
 from harness.observe import observing
 from harness.progress import Progress
 from harness.prompts import Role, context_ids, context_work, load_bodies, token_ids
@@ -21,7 +23,7 @@ from harness.runcontext import PhaseFailed, RunContext
 from harness.runrecord import ArmRun
 from harness.spec import Spec
 from harness.spec_arrival import Closed
-from harness.spec_workload import ContextWork
+from harness.spec_workload import ContextWork, TraceWork
 from harness.validity import request_problems, run_problems
 from harness.warmup import warm_up
 from harness.work import asks_of, chains_of, start_times
@@ -156,7 +158,19 @@ async def _load(context: RunContext, run: ArmRun) -> None:
         run.spin = after.since(before)
     elif (after is None) != (before is None):
         raise CounterError("the spin block appeared or vanished during the load")
-    run.problems += proof_problems(run.telemetry, run.records, run.window(spec), metrics)
+    run.problems += proof_problems(
+        run.telemetry, run.records, _quiet_window(spec, run), _undisturbed(spec, metrics)
+    )
+
+
+def _quiet_window(spec: Spec, run: ArmRun) -> Window | None:
+    """Where nothing may queue: a full batch. Open loops, later turns and bursts wait by nature."""
+    return run.window(spec) if spec.window == "full_batch" else None
+
+
+def _undisturbed(spec: Spec, metrics: MetricMap) -> MetricMap:
+    """What may not happen during the load: contexts of a trace come and go, others must stay."""
+    return replace(metrics, evicted="") if isinstance(spec.workload, TraceWork) else metrics
 
 
 def _planned_load(spec: Spec, pair: int, bodies: list[bytes]) -> Load:
