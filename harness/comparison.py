@@ -7,7 +7,7 @@ between two campaigns looks at.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.errors import PreflightError
+from harness.errors import ResultError
 from harness.figures import ITL_FIGURES
 from harness.spec_gate import Gate
 from harness.stats import PairedRatio, welch_ratio
@@ -19,19 +19,19 @@ _SAME = ("window", "itl", "workload")
 
 
 def require_comparable(results: Mapping[str, Summary]) -> None:
-    """Raises PreflightError when a result is not valid, or two measured different things."""
+    """Raises ResultError when a result is not valid, or two measured different things."""
     for name, summary in results.items():
         if not summary["valid"]:
-            raise PreflightError(f"{name}: is not valid ({summary['invalid_reasons'][0]})")
+            raise ResultError(f"{name}: is not valid ({summary['invalid_reasons'][0]})")
     (first_name, first), *others = results.items()
     for name, summary in others:
         for key in _SAME:
             if summary[key] != first[key]:
-                raise PreflightError(
+                raise ResultError(
                     f"{name}: its {key} ({summary[key]}) is not that of {first_name} ({first[key]})"
                 )
         if _bases(summary) != _bases(first):
-            raise PreflightError(
+            raise ResultError(
                 f"{name}: counts tokens by {_bases(summary)}, {first_name} by {_bases(first)}"
             )
 
@@ -43,11 +43,11 @@ def _bases(summary: Summary) -> list[str]:
 def gate_against(result: Summary, baseline: Summary, gate: Gate) -> dict[str, Any]:
     """Has any arm's ratio to stock become worse than in the baseline result?
 
-    The same form as a campaign's own verdict. Raises PreflightError without a common arm.
+    The same form as a campaign's own verdict. Raises ResultError without a common arm.
     """
     common = [arm for arm in result["ratios"] if arm in baseline["ratios"]]
     if not common:
-        raise PreflightError("the two results have no arm in common beside stock")
+        raise ResultError("the two results have no arm in common beside stock")
     arms: dict[str, Any] = {}
     for arm in common:
         checks = [

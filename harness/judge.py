@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.comparison import comparison_table, gate_against, require_comparable
-from harness.errors import EXIT_OK, ConfigError, HarnessError, PreflightError
+from harness.errors import EXIT_OK, ConfigError, HarnessError, ResultError
 from harness.finish import tell_verdict
 from harness.markdown import markdown_summary
 from harness.noise import check_margins
@@ -34,7 +34,7 @@ class GateCommand:
 def gate(command: GateCommand, progress: Progress) -> int:
     """Judge a result, by itself or against an earlier one; return the exit code.
 
-    Raises HarnessError; a result that is not valid is a PreflightError, exit 2.
+    Raises HarnessError; a result that is not valid is a ResultError, exit 2.
     """
     folder = ResultFolder.existing(command.result)
     spec = _gated_spec(folder, command.overrides)
@@ -61,7 +61,7 @@ def compare(paths: Sequence[Path], progress: Progress) -> int:
     """Print several results side by side. Raises HarnessError when they cannot be compared."""
     results = {str(path): read_summary(ResultFolder.existing(path)) for path in paths}
     if len(results) < 2:
-        raise PreflightError("give at least two different result folders")
+        raise ResultError("give at least two different result folders")
     require_comparable(results)
     for line in comparison_table(results):
         progress.say(line)
@@ -69,15 +69,15 @@ def compare(paths: Sequence[Path], progress: Progress) -> int:
 
 
 def read_summary(folder: ResultFolder) -> dict[str, Any]:
-    """The summary of a finished campaign. Raises PreflightError when there is none."""
+    """The summary of a finished campaign. Raises ResultError when there is none."""
     summary = folder.read_json("summary.json")
     if summary is None:
-        raise PreflightError(
+        raise ResultError(
             f"{folder.path}: has no summary.json, the campaign did not end; `harness resume` "
             "goes on with it"
         )
     if not isinstance(summary, dict) or "ratios" not in summary or "workload" not in summary:
-        raise PreflightError(
+        raise ResultError(
             f"{folder.path}: is of another harness version, rebuild it with `harness report`"
         )
     return summary

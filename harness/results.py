@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, ResultError
 from harness.runstore import write_whole
 
 LATEST = "latest"
@@ -28,9 +28,9 @@ class ResultFolder:
 
     @classmethod
     def existing(cls, path: Path) -> "ResultFolder":
-        """A folder made before. Raises HarnessError when it is none."""
+        """A folder made before. Raises ResultError when it is none."""
         if not (path / "spec.yaml").is_file():
-            raise HarnessError(
+            raise ResultError(
                 f"{path}: is no result folder (it has no spec.yaml), give one as "
                 "results/quickstart/latest"
             )
@@ -59,14 +59,14 @@ class ResultFolder:
         self.write_text(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
     def read_json(self, name: str) -> Any:
-        """A JSON file, None when it is not there. Raises HarnessError when it is damaged."""
+        """A JSON file, None when it is not there. Raises ResultError when it is damaged."""
         path = self.path / name
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise HarnessError(f"{path}: cannot be read ({error})") from None
+            raise ResultError(f"{path}: cannot be read ({error})") from None
 
     def point_latest(self) -> None:
         """Make `<root>/<name>/latest` a link to this folder, in one step."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from harness.codec import CodecError, decode, encode
-from harness.errors import HarnessError
+from harness.errors import ResultError
 from harness.runrecord import ArmRun
 
 SUFFIX = ".json.gz"
@@ -29,7 +29,7 @@ class RunStore:
         write_whole(self.folder / name, gzip.compress(plain, compresslevel=1, mtime=0))
 
     def load(self) -> list[ArmRun]:
-        """All runs in the order they were done. Raises HarnessError for a file that is damaged."""
+        """All runs in the order they were done. Raises ResultError for a file that is damaged."""
         paths = sorted(self.folder.glob(f"pair-*{SUFFIX}")) if self.folder.is_dir() else []
         return [_read(path) for path in paths]
 
@@ -44,7 +44,7 @@ def _read(path: Path) -> ArmRun:
     try:
         return decode(ArmRun, orjson.loads(gzip.decompress(path.read_bytes())))
     except (OSError, EOFError, zlib.error, orjson.JSONDecodeError, CodecError) as error:
-        raise HarnessError(
+        raise ResultError(
             f"{path}: is no record of this harness version ({error}); delete it and resume"
         ) from None
 

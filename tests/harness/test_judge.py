@@ -11,7 +11,7 @@ import pytest
 
 from harness.campaign import Campaign
 from harness.command import RunCommand, calibrate
-from harness.errors import ConfigError, HarnessError, PreflightError
+from harness.errors import ConfigError, HarnessError, ResultError
 from harness.finish import spec_text
 from harness.judge import GateCommand, compare, gate
 from harness.noise import calibration_spec, check_margins, noise_floor
@@ -78,7 +78,7 @@ def test_gate_of_an_invalid_result(tmp_path: Path) -> None:
     summary = json.loads((path / "summary.json").read_text())
     summary |= {"valid": False, "invalid_reasons": ["pair 1 spin: x"]}
     (path / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(PreflightError, match="is not valid") as caught:
+    with pytest.raises(ResultError, match="is not valid") as caught:
         judged(path)
     assert caught.value.exit_code == 2
 
@@ -87,8 +87,15 @@ def test_t31_gate_without_a_summary(tmp_path: Path) -> None:
     """A campaign that did not end gives no verdict."""
     path = result(tmp_path, [0.9, 0.9])
     (path / "summary.json").unlink()
-    with pytest.raises(PreflightError, match="the campaign did not end"):
+    with pytest.raises(ResultError, match="the campaign did not end"):
         judged(path)
+
+
+def test_t31_gate_without_a_result(tmp_path: Path) -> None:
+    """A folder that holds no result is exit 2: 1 would say that it failed."""
+    with pytest.raises(ResultError, match="is no result folder") as caught:
+        judged(tmp_path)
+    assert caught.value.exit_code == 2
 
 
 def test_gate_with_other_margins(tmp_path: Path) -> None:
@@ -138,7 +145,7 @@ def test_different_measurements_are_not_compared(
 ) -> None:
     """Another window, ITL convention or workload is refused."""
     paths = [result(tmp_path, [0.9, 0.9]), result(tmp_path, [0.9, 0.9], **changes)]
-    with pytest.raises(PreflightError, match=words):
+    with pytest.raises(ResultError, match=words):
         compare(paths, Progress(io.StringIO()))
 
 
@@ -152,7 +159,7 @@ def test_compare_shows_every_arm(tmp_path: Path) -> None:
     # 10 x 0.9 ms against 10 x 0.8 ms: 0.889; against stock 0.8
     assert "| 8.00 | 0.889 (0.889 to 0.889) |" in lines[-1]
     assert lines[-1].endswith("| 0.800 (0.800 to 0.800) |")
-    with pytest.raises(PreflightError, match="at least two"):
+    with pytest.raises(ResultError, match="at least two"):
         compare(paths[:1], Progress(io.StringIO()))
 
 
