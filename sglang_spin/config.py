@@ -15,6 +15,7 @@ from typing import Any
 
 PREFIX = "SPIN_"
 SCORERS = ("engine", "fused")
+SERVED_AUDITS = 256  # steps from audit to audit of a row in a server that is not told otherwise
 POLICIES = ("spin", "spin-paper", "prev-iter", "random", "dense")
 
 
@@ -35,6 +36,8 @@ class SpinConfig:
     seed: of the counter-based random numbers.
     scorer: what scores kept blocks, one of SCORERS: the engine's own kernel followed by a pass over
         its logits, or SPIN's, which observes in the same launch and needs no DeepGEMM.
+    audit_every: one step in so many of a row is scored in full to measure the miss, 0 for none. A
+        bare record has none; a server that is not told otherwise has SERVED_AUDITS.
     """
 
     enabled: bool = False
@@ -45,6 +48,7 @@ class SpinConfig:
     explore: float = 0.05
     seed: int = 0
     scorer: str = "engine"
+    audit_every: int = 0
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -61,6 +65,7 @@ class SpinConfig:
         _check_range("staleness", self.staleness, 0 <= self.staleness <= 10, "0 to 10")
         _check_range("explore", self.explore, 0 <= self.explore <= 0.5, "0 to 0.5")
         _check_range("seed", self.seed, 0 <= self.seed < 2**31, "0 to 2147483647")
+        _check_range("audit_every", self.audit_every, 0 <= self.audit_every <= 32768, "0 to 32768")
 
     def to_env(self) -> dict[str, str]:
         """The environment variables that from_env() turns back into this record."""
@@ -71,7 +76,7 @@ def from_env(environ: Mapping[str, str] | None = None) -> SpinConfig:
     """Read SPIN_* variables. Raises ConfigError for an unknown name or a value out of range."""
     environ = os.environ if environ is None else environ
     raw = {k: v for k, v in environ.items() if k.startswith(PREFIX)}
-    values = {}
+    values: dict[str, Any] = {"audit_every": SERVED_AUDITS}
     for name, text in sorted(raw.items()):
         key = name.removeprefix(PREFIX).lower()
         values[key] = _parse(key, text, origin=f"environment variable {name}")

@@ -12,6 +12,7 @@ from sglang_spin.engine.events import EventQueue
 from sglang_spin.engine.fatal import die
 from sglang_spin.engine.fused import FusedScorer
 from sglang_spin.engine.hook import Evidence, Hook, Proof
+from sglang_spin.kernels.audit import audit
 from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
 from sglang_spin.kernels.observe import observe
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STATE_BYTES = 12  # per layer, row and block, of every policy but spin-paper
-WORKSPACE_BYTES = 8
+WORKSPACE_BYTES = 9  # of which 1 for audits
 
 
 class Runtime:
@@ -66,7 +67,8 @@ class Runtime:
         if self.config.scorer == "fused":
             self.fused = FusedScorer(self.state, runner.model_config.hf_config.index_n_heads)
         # static, so that a CUDA graph may record the step
-        self.workspace = allocate(shape, shape.rows, shape.blocks, runner.device)
+        audits = self.state.audit is not None
+        self.workspace = allocate(shape, shape.rows, shape.blocks, runner.device, audits=audits)
         logger.info(
             "SPIN %s at sparsity %s: %d indexer layers, %d rows of %d blocks, %.1f MB state",
             self.config.policy,
@@ -104,6 +106,7 @@ class Runtime:
             self.fused.done()
         else:
             observe(self.state, self.layer_slots[layer], logits, plan)
+        audit(self.state, self.layer_slots[layer], logits, plan)
         self.observed.add(layer)
 
     def prove_decode(self) -> None:
