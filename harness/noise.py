@@ -111,11 +111,17 @@ def _read_floor(path: Path) -> Any:
 
 
 def foreign_floor(spec: Spec, about: Mapping[str, Any]) -> str | None:
-    """A note when the floor was measured on another kind of machine, None otherwise."""
+    """A note when the floor was measured on another kind of machine, None otherwise.
+
+    Asked when all is measured: by then an unreadable floor must not cost the result.
+    """
     if spec.gate is None or spec.gate.noise_floor is None:
         return None
-    measured = _read_floor(Path(spec.gate.noise_floor))["machine"]
-    here = {key: about[key] for key in ("cpu", "cores")}
+    try:
+        measured = _read_floor(Path(spec.gate.noise_floor))["machine"]
+    except ConfigError as error:
+        return str(error)
+    here = {key: about.get(key) for key in ("cpu", "cores")}
     there = {key: measured.get(key) for key in here}
     if here == there:
         return None

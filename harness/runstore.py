@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from harness.codec import CodecError, decode, encode
-from harness.errors import ResultError
+from harness.errors import HarnessError, ResultError
 from harness.runrecord import ArmRun
 
 SUFFIX = ".json.gz"
@@ -22,11 +22,14 @@ class RunStore:
         self.folder = result / "runs"
 
     def save(self, run: ArmRun) -> None:
-        """Write one run; a run of the same place and pair is replaced."""
-        self.folder.mkdir(exist_ok=True)
-        plain = orjson.dumps(encode(run))
+        """Write one run; a run of the same place and pair is replaced. Raises HarnessError."""
         name = f"pair-{run.pair + 1:03d}-{run.position + 1}-{run.arm}{SUFFIX}"
-        write_whole(self.folder / name, gzip.compress(plain, compresslevel=1, mtime=0))
+        packed = gzip.compress(orjson.dumps(encode(run)), compresslevel=1, mtime=0)
+        try:
+            self.folder.mkdir(exist_ok=True)
+            write_whole(self.folder / name, packed)
+        except OSError as error:
+            raise HarnessError(f"{self.folder / name}: cannot be written ({error})") from None
 
     def load(self) -> list[ArmRun]:
         """All runs in the order they were done. Raises ResultError for a file that is damaged."""

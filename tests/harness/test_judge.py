@@ -14,7 +14,7 @@ from harness.command import RunCommand, calibrate
 from harness.errors import ConfigError, HarnessError, ResultError
 from harness.finish import spec_text
 from harness.judge import GateCommand, compare, gate
-from harness.noise import calibration_spec, check_margins, noise_floor
+from harness.noise import calibration_spec, check_margins, foreign_floor, noise_floor
 from harness.progress import Progress
 from harness.results import ResultFolder
 from harness.runrecord import ArmRun
@@ -220,6 +220,18 @@ def test_noise_floor_of_another_workload(tmp_path: Path) -> None:
     other = make_spec(workload={"output_tokens": 99}, gate={"noise_floor": str(path)})
     with pytest.raises(ConfigError, match="another workload"):
         check_margins(other)
+
+
+def test_floor_of_another_machine_is_noted(tmp_path: Path) -> None:
+    """A floor of other hardware is told; one that vanished meanwhile is told, not fatal."""
+    spec, path = calibration(tmp_path, [0.01, -0.01, 0.0])
+    named = make_spec(pairs=3, gate={"noise_floor": str(path)})
+    assert foreign_floor(spec, ABOUT) is None
+    assert foreign_floor(named, ABOUT) is None
+    note = foreign_floor(named, ABOUT | {"cpu": "other"})
+    assert note == "the noise floor is of another machine: c, 2 cores"
+    path.unlink()
+    assert "there is no noise floor" in (foreign_floor(named, ABOUT) or "")
 
 
 def test_noise_floor_needs_two_pairs(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_half_written_runs_are_never_read(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "fsync", crash)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(HarnessError, match=r"cannot be written \(disk full\)"):
         store.save(replace(full_run(), problems=[]))
     assert store.load() == [full_run()]
 
