@@ -19,7 +19,7 @@ Options = argparse.Namespace
 
 def main() -> int:
     """Parse the command line, run, and turn errors into one line and an exit code."""
-    options = _parser().parse_args()
+    options = command_parser().parse_args()
     action: Callable[[Options], int] = options.action
     try:
         return action(options)
@@ -64,7 +64,8 @@ def _tokenize(options: Options) -> int:
     return tokenize(options.texts, options.tokenizer, options.out, Progress())
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Every command and its options."""
     parser = argparse.ArgumentParser(prog="harness", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 

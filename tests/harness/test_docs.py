@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.__main__ import _parser
+from harness.__main__ import command_parser
 
 DOCS = [
     Path("README.md"),
@@ -32,7 +32,7 @@ def test_shown_commands_parse(path: Path) -> None:
     commands = shown_commands(path)
     assert commands
     for command in commands:
-        _parser().parse_args(shlex.split(command))
+        command_parser().parse_args(shlex.split(command))
 
 
 def test_workflow_is_a_workflow() -> None:
