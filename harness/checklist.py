@@ -1,13 +1,13 @@
 """The validity checklist of the report: what was checked, and whether it held."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 # what a problem's first word says it is about, in the order of the phases
 _CHECKS = {
     "flush": "The prefix cache was emptied before each priming",
-    "warm up": "The server was warmed up until steady",
+    "warm up": "The server answered its warm-up (whether it became steady: see the notes)",
     "prime": "Contexts were not in the cache before priming",
     "verify": "Every context was in the cache, exact to the page",
     "quiesce": "Nothing else ran when the load began",
@@ -17,6 +17,8 @@ _CHECKS = {
     "streamed tokens": "Every token was seen to arrive",
     "cached_tokens": "Cached tokens of every request are what the spec says",
     "spin": "SPIN ran where the spec says so, at its sparsity, and nowhere else",
+    "metrics": "The server's counters agree with its replies; nothing was retracted or evicted, "
+    "nothing queued in a full batch",
     "window": "There is a window in which all streams decode",
     "implausible": "Replies were not buffered on their way",
     "client_limited": "The client was not the limit",
@@ -27,10 +29,12 @@ _OTHER = "Nothing else went wrong: servers stayed up, every run was done"
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the list. found: the problems that speak against it."""
+    """One line of the list. found: the problems that speak against it; state: ok, failed, or
+    not checked."""
 
     text: str
     found: tuple[str, ...]
+    state: str
 
 
 def checklist(summary: Mapping[str, Any]) -> list[Check]:
@@ -39,8 +43,16 @@ def checklist(summary: Mapping[str, Any]) -> list[Check]:
     other: list[str] = []
     for reason in summary["invalid_reasons"]:
         by_check.get(_about(reason, summary), other).append(reason)
-    lines = [Check(text, tuple(by_check[name])) for name, text in _CHECKS.items()]
-    return [*lines, Check(_OTHER, tuple(other))]
+    listed = [(name, text, by_check[name]) for name, text in _CHECKS.items()]
+    listed.append(("", _OTHER, other))
+    return [Check(text, tuple(found), _state(name, found, summary)) for name, text, found in listed]
+
+
+def _state(name: str, found: Sequence[str], summary: Mapping[str, Any]) -> str:
+    if found:
+        return "failed"
+    unproved = name == "metrics" and any("metrics: not checked" in n for n in summary["notes"])
+    return "not checked" if unproved or not summary["runs"] else "ok"
 
 
 def _about(reason: str, summary: Mapping[str, Any]) -> str:

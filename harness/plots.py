@@ -51,9 +51,11 @@ def throughput_per_pair(summary: Mapping[str, Any]) -> bytes | None:
         x = [run["pair"] + 1 + (place - (len(arms) - 1) / 2) * width for run in mine]
         axes.bar(x, [run["output_tok_s"] for run in mine], width, label=arm, color=colour(place))
     axes.set_xticks(range(1, summary["pairs"] + 1))
+    # room for the legend above the bars
+    axes.set_ylim(top=1.25 * max(run["output_tok_s"] for run in runs))
     axes.set_xlabel("pair")
     axes.set_ylabel("output tok/s")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper left", ncols=len(arms))
     return as_png(figure)
 
 

@@ -1,5 +1,6 @@
 """Specs: what is refused, and in which words."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from harness.errors import ConfigError
 from harness.noise import check_margins
 from harness.plan import describe_plan
 from harness.schema import schema_text
+from harness.server import command_line
 from harness.spec import Spec
 from harness.specfile import load_spec
 from harness.wall import expected_wall_s
@@ -137,6 +139,15 @@ def test_baseline_is_needed(tmp_path: Path) -> None:
         raw = make_spec().model_dump() | {"arms": arms}
         path.write_text(Spec.model_construct(**raw).model_dump_json(warnings=False))
         assert words in problems(path)[0]
+
+
+def test_arguments_of_an_arm(tmp_path: Path) -> None:
+    """args follow the command as they are, blanks included; `python` is the harness's own."""
+    spec = load_spec(write_spec(tmp_path), ["arms.spin.args=[--name, two words]"])
+    words = command_line(spec.arms["spin"], port=31000)
+    assert words[0] == sys.executable
+    assert words[-2:] == ["--name", "two words"]
+    assert "31000" in words
 
 
 def test_arm_at_a_base_url(tmp_path: Path) -> None:
