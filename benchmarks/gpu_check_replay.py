@@ -23,7 +23,7 @@ from sglang_spin.core.block import BLOCK
 from sglang_spin.core.step import Shape, SpinState
 from sglang_spin.kernels.fold_select import allocate, fold_select
 from sglang_spin.kernels.observe import observe
-from sglang_spin.kernels.paged_logits import paged_logits
+from sglang_spin.kernels.paged_logits import observed_logits, paged_logits
 from sglang_spin.lab.cost.models import V4_FLASH
 
 CHURN_BYTES = 1 << 26
@@ -55,7 +55,7 @@ class Engine:
         self.workspace = allocate(self.state.shape, size.batch, size.blocks, self.scene.device)
 
     def step(self, batch: int) -> None:
-        """Select, score and observe; no shape and no launch depends on data."""
+        """Select, score and observe, odd layers in one launch; nothing depends on data."""
         plan = fold_select(
             self.state,
             self.table[:batch],
@@ -65,16 +65,15 @@ class Engine:
             impl="triton",
         )
         for layer in range(self.scene.size.layers):
-            logits = self.logits[layer, :batch]
-            paged_logits(
-                self.scene.q[layer, :batch],
-                self.scene.caches[layer],
-                self.scene.weights[layer, :batch],
-                plan.lengths,
-                plan.pages[layer],
-                out=logits,
-                impl="triton",
-            )
+            logits, q = self.logits[layer, :batch], self.scene.q[layer, :batch]
+            cache, weights = self.scene.caches[layer], self.scene.weights[layer, :batch]
+            if layer % 2:
+                observed_logits(
+                    self.state, layer, q, cache, weights, plan, out=logits, impl="triton"
+                )
+                continue
+            lengths, pages = plan.lengths, plan.pages[layer]
+            paged_logits(q, cache, weights, lengths, pages, out=logits, impl="triton")
             observe(self.state, layer, logits, plan, impl="triton")
 
     def load(self, step: int) -> None:

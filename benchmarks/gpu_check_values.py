@@ -21,7 +21,7 @@ from sglang_spin.core.block_history import BlockHistory, block_maxima
 from sglang_spin.core.step import Plan, Shape, SpinState
 from sglang_spin.kernels.fold_select import fold_select
 from sglang_spin.kernels.observe import observe
-from sglang_spin.kernels.paged_logits import paged_logits
+from sglang_spin.kernels.paged_logits import Placement, paged_logits
 from sglang_spin.kernels.paged_logits.layout import DIM, FP4, FP8, GROUP, PageFormat
 from sglang_spin.kernels.paged_logits.operands import HEADS
 
@@ -106,7 +106,12 @@ def scores(
     table = torch.randperm(tables * blocks, generator=rng, device=device).int() + 1
     count = torch.tensor(lengths, dtype=torch.int32, device=device)
 
-    def run(gates: Tensor, impl: str, maxima: Tensor | None = None) -> Tensor:
+    def run(
+        gates: Tensor,
+        impl: str,
+        maxima: Tensor | None = None,
+        placement: Placement | None = None,
+    ) -> Tensor:
         out = torch.full((rows, blocks * BLOCK), -1.0, device=device)
         return paged_logits(
             q,
@@ -117,6 +122,7 @@ def scores(
             q_scales=q_scales,
             out=out,
             maxima=maxima,
+            placement=placement,
             impl=impl,  # type: ignore[arg-type]
         )
 
@@ -130,6 +136,14 @@ def scores(
         raise Mismatch(f"logits: error {error:.2e} of the terms, allowed {TOLERANCE:.2e}")
     used = torch.arange(blocks, device=device) * BLOCK < count[:, None]
     equal("maxima", best[used], block_maxima(kernel, blocks, count)[used])
+    owners = torch.arange(rows - 1, -1, -1, device=device)  # the last row's go nowhere
+    columns = torch.rand(tables, blocks, generator=rng, device=device).argsort(1).int()
+    placed, wanted = (torch.full((rows, blocks), -1.0, device=device) for _ in range(2))
+    run(weights, "triton", placed, Placement(owners, columns))
+    for row in range(rows - 1):
+        seen = used[row]
+        wanted[owners[row], columns[row // next_n, seen].long()] = best[row, seen]
+    equal("placed maxima", placed, wanted)
     return float(error)
 
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 
 import aiohttp
 
@@ -25,17 +24,6 @@ class LoadProgress:
         self.expected_tokens = expected_tokens
         self.tokens = 0
         self.running = 0
-
-
-@dataclass(frozen=True)
-class Load:
-    """A closed loop: `concurrency` streams, each taking the next body when its last one ended."""
-
-    bodies: Sequence[bytes]
-    concurrency: int
-    stall_s: float
-    deadline_s: float
-    lanes: int = 1
 
 
 def open_session(base_url: str) -> aiohttp.ClientSession:
@@ -145,48 +133,3 @@ async def _stream(
                 take(record, data, received_ns)
             if progress is not None:
                 progress.tokens += sum(record.chunk_tokens[before:])
-
-
-def new_records(load: Load) -> list[RequestRecord]:
-    """An empty record per body, in order."""
-    return [
-        RequestRecord(index=index, lane=index % load.lanes) for index in range(len(load.bodies))
-    ]
-
-
-async def run_load(
-    session: aiohttp.ClientSession,
-    load: Load,
-    records: list[RequestRecord],
-    progress: LoadProgress | None = None,
-) -> None:
-    """Run the closed loop and fill `records`; what was there stays when the loop is cancelled."""
-    start = asyncio.Event()
-    queue = iter(records)
-
-    async def stream_until_empty() -> None:
-        await start.wait()
-        for record in queue:
-            record.scheduled_ns = time.perf_counter_ns()
-            if progress is not None:
-                progress.running += 1
-            body = load.bodies[record.index]
-            await stream_completion(session, body, record, load.stall_s, progress)
-            if progress is not None:
-                progress.running -= 1
-
-    streams = [asyncio.create_task(stream_until_empty()) for _ in range(load.concurrency)]
-    try:
-        # every stream must be waiting before the first one may send
-        await asyncio.sleep(0)
-        start.set()
-        await asyncio.wait(streams, timeout=load.deadline_s)
-    finally:
-        for stream in streams:
-            stream.cancel()
-        outcomes = await asyncio.gather(*streams, return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
-    for record in queue:
-        record.error = "not sent before the load's deadline"

@@ -14,6 +14,7 @@ from harness.telemetry import Telemetry
 class ArmRun:
     """Filled phase by phase; `problems` empty means the run is what the spec says.
 
+    expected_cached: cached tokens of a primed context, whole pages.
     pair counts from 0; position is the place of the arm in the pair's order.
     spin is the difference of the counters over the load, None when the server has none.
     warm_tok_s: output rate of each warm-up round.
@@ -24,6 +25,7 @@ class ArmRun:
     pair: int
     position: int
     expected_cached: int = 0
+    page_size: int = 1
     flushed: bool = False
     primed: bool = False
     warm_tok_s: list[float] = field(default_factory=list)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 PREFIX = "SPIN_"
+SCORERS = ("engine", "fused")
+SERVED_AUDITS = 256  # steps from audit to audit of a row in a server that is not told otherwise
 POLICIES = ("spin", "spin-paper", "prev-iter", "random", "dense")
 
 
@@ -32,6 +34,10 @@ class SpinConfig:
     staleness: bonus of a block not scored for n steps is staleness * spread * sqrt(n) (spin only).
     explore: share of the budget given to random blocks, 0 <= explore <= 0.5 (spin-paper only).
     seed: of the counter-based random numbers.
+    scorer: what scores kept blocks, one of SCORERS: the engine's own kernel followed by a pass over
+        its logits, or SPIN's, which observes in the same launch and needs no DeepGEMM.
+    audit_every: one step in so many of a row is scored in full to measure the miss, 0 for none. A
+        bare record has none; a server that is not told otherwise has SERVED_AUDITS.
     """
 
     enabled: bool = False
@@ -41,15 +47,25 @@ class SpinConfig:
     staleness: float = 0.4
     explore: float = 0.05
     seed: int = 0
+    scorer: str = "engine"
+    audit_every: int = 0
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise ConfigError(_bad("policy", self.policy, f"one of {', '.join(POLICIES)}"))
+        if self.scorer not in SCORERS:
+            raise ConfigError(_bad("scorer", self.scorer, f"one of {', '.join(SCORERS)}"))
+        if self.scorer == "fused" and self.policy == "spin-paper":
+            raise ConfigError(
+                "sglang_spin: scorer 'fused' gives block maxima, policy 'spin-paper' wants every "
+                "score; use scorer 'engine' or another policy"
+            )
         _check_range("sparsity", self.sparsity, 0 <= self.sparsity < 1, "0 <= sparsity < 1")
         _check_range("alpha", self.alpha, 0 < self.alpha <= 1, "0 < alpha <= 1")
         _check_range("staleness", self.staleness, 0 <= self.staleness <= 10, "0 to 10")
         _check_range("explore", self.explore, 0 <= self.explore <= 0.5, "0 to 0.5")
         _check_range("seed", self.seed, 0 <= self.seed < 2**31, "0 to 2147483647")
+        _check_range("audit_every", self.audit_every, 0 <= self.audit_every <= 32768, "0 to 32768")
 
     def to_env(self) -> dict[str, str]:
         """The environment variables that from_env() turns back into this record."""
@@ -60,7 +76,7 @@ def from_env(environ: Mapping[str, str] | None = None) -> SpinConfig:
     """Read SPIN_* variables. Raises ConfigError for an unknown name or a value out of range."""
     environ = os.environ if environ is None else environ
     raw = {k: v for k, v in environ.items() if k.startswith(PREFIX)}
-    values = {}
+    values: dict[str, Any] = {"audit_every": SERVED_AUDITS}
     for name, text in sorted(raw.items()):
         key = name.removeprefix(PREFIX).lower()
         values[key] = _parse(key, text, origin=f"environment variable {name}")

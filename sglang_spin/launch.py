@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from sglang_spin.config import POLICIES, PREFIX, ConfigError, SpinConfig, from_env, from_file
+from sglang_spin.config import (
+    POLICIES,
+    PREFIX,
+    SCORERS,
+    ConfigError,
+    SpinConfig,
+    from_env,
+    from_file,
+)
 from sglang_spin.cpu.bootstrap import SWITCH
 from sglang_spin.cpu.models import MODELS as TINY_MODELS
 from sglang_spin.engine.install import TARGETS
@@ -57,6 +65,7 @@ def resolve_config(options: argparse.Namespace) -> SpinConfig:
         "policy": options.spin_policy,
         "sparsity": options.spin_sparsity,
         "seed": options.spin_seed,
+        "scorer": options.spin_scorer,
     }
     if options.no_spin and any(value is not None for value in given.values()):
         raise ConfigError("sglang_spin: --no-spin contradicts the other --spin-* options")
@@ -143,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spin-sparsity", type=float, help="share of blocks to skip, 0 to <1")
     parser.add_argument("--spin-policy", help=f"one of: {', '.join(POLICIES)}")
     parser.add_argument("--spin-seed", type=int, help="seed of the counter-based random numbers")
+    parser.add_argument("--spin-scorer", help=f"one of: {', '.join(SCORERS)}")
     parser.add_argument("--spin-config", type=Path, help=f"YAML file of {PREFIX}* options")
     parser.add_argument("--no-spin", action="store_true", help="serve stock SGLang")
     parser.add_argument("--dry-run", action="store_true", help="print the command and stop")

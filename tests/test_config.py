@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_spin.config import POLICIES, ConfigError, SpinConfig, from_env, from_file
+from sglang_spin.config import POLICIES, SCORERS, ConfigError, SpinConfig, from_env, from_file
 
 CONFIGS = st.builds(
     SpinConfig,
     enabled=st.booleans(),
-    policy=st.sampled_from(POLICIES),
+    policy=st.sampled_from([policy for policy in POLICIES if policy != "spin-paper"]),
     sparsity=st.floats(0, 1, exclude_max=True),
     alpha=st.floats(0, 1, exclude_min=True),
     staleness=st.floats(0, 10),
     explore=st.floats(0, 0.5),
     seed=st.integers(0, 2**31 - 1),
+    scorer=st.sampled_from(SCORERS),
 )
 
 
@@ -46,6 +47,7 @@ def test_nothing_set_means_off() -> None:
         ("SPIN_ALPHA", "0", "0 < alpha <= 1"),
         ("SPIN_SEED", "-1", "seed must be 0 to"),
         ("SPIN_EXPLORE", "0.6", "0 to 0.5"),
+        ("SPIN_SCORER", "deepgemm", "one of engine, fused, got 'deepgemm'"),
     ],
 )
 def test_bad_variables_are_named(name: str, value: str, said: str) -> None:
@@ -56,6 +58,12 @@ def test_bad_variables_are_named(name: str, value: str, said: str) -> None:
     assert said in line
     assert "\n" not in line
     assert name.removeprefix("SPIN_").lower() in line.lower()
+
+
+def test_the_fused_scorer_cannot_serve_every_score() -> None:
+    """spin-paper with the fused scorer is refused by the names of both options."""
+    with pytest.raises(ConfigError, match=r"scorer 'fused'.*policy 'spin-paper'"):
+        from_env({"SPIN_SCORER": "fused", "SPIN_POLICY": "spin-paper"})
 
 
 def test_a_file_overrides_field_by_field(tmp_path: Path) -> None:

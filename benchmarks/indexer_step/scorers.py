@@ -11,21 +11,20 @@ from torch import Tensor
 
 from benchmarks.indexer_step.scene import Scene
 from sglang_spin.core.block import BLOCK
-from sglang_spin.kernels.paged_logits import paged_logits
+from sglang_spin.core.step import Plan, SpinState
+from sglang_spin.kernels.paged_logits import observed_logits, paged_logits
 
 
 class Scorer(Protocol):
     """Index scores of a layer's rows over the pages that a table names."""
 
-    fuses_maxima: bool  # whether `maxima` may be asked for
+    fuses_maxima: bool  # whether it has score_and_observe
 
     def plan(self, lengths: Tensor) -> Any:
         """What the scorer prepares once a step for rows of these lengths, int32 [rows]."""
 
-    def score(
-        self, layer: int, lengths: Tensor, table: Tensor, plan: Any, maxima: Tensor | None
-    ) -> Tensor:
-        """fp32 [rows, >= 64 * columns]; maxima fp32 [rows, columns] receives block maxima."""
+    def score(self, layer: int, lengths: Tensor, table: Tensor, plan: Any) -> Tensor:
+        """fp32 [rows, >= 64 * columns]."""
 
 
 class OperatorScorer:
@@ -40,15 +39,17 @@ class OperatorScorer:
     def plan(self, lengths: Tensor) -> None:  # noqa: ARG002
         return None
 
-    def score(
-        self, layer: int, lengths: Tensor, table: Tensor, plan: Any, maxima: Tensor | None
-    ) -> Tensor:
+    def score(self, layer: int, lengths: Tensor, table: Tensor, plan: Any) -> Tensor:
         del plan
         q, cache = self.scene.q[layer], self.scene.caches[layer]
         weights = self.scene.weights[layer]
-        return paged_logits(
-            q, cache, weights, lengths, table, out=self.out, maxima=maxima, impl=self.impl
-        )
+        return paged_logits(q, cache, weights, lengths, table, out=self.out, impl=self.impl)
+
+    def score_and_observe(self, state: SpinState, layer: int, plan: Plan) -> Tensor:
+        """Score the kept blocks and stash their maxima, in one launch."""
+        q, cache = self.scene.q[layer], self.scene.caches[layer]
+        weights = self.scene.weights[layer]
+        return observed_logits(state, layer, q, cache, weights, plan, out=self.out, impl=self.impl)
 
 
 class NumbaScorer:
@@ -64,10 +65,8 @@ class NumbaScorer:
     def plan(self, lengths: Tensor) -> None:  # noqa: ARG002
         return None
 
-    def score(
-        self, layer: int, lengths: Tensor, table: Tensor, plan: Any, maxima: Tensor | None
-    ) -> Tensor:
-        del plan, maxima
+    def score(self, layer: int, lengths: Tensor, table: Tensor, plan: Any) -> Tensor:
+        del plan
         q, cache = self.scene.q[layer], self.scene.caches[layer]
         width = table.shape[1] * BLOCK
         return self.kernel(q, cache, self.scene.weights[layer], lengths, table, width)
@@ -93,10 +92,7 @@ class DeepGemmScorer:
         )
         return schedule
 
-    def score(
-        self, layer: int, lengths: Tensor, table: Tensor, plan: Any, maxima: Tensor | None
-    ) -> Tensor:
-        del maxima
+    def score(self, layer: int, lengths: Tensor, table: Tensor, plan: Any) -> Tensor:
         logits: Tensor = self.kernels.fp8_paged_mqa_logits(
             self.q[layer],
             self.caches[layer],

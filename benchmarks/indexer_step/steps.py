@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
-
 from benchmarks.indexer_step.scene import Scene
-from benchmarks.indexer_step.scorers import Scorer, TopK
+from benchmarks.indexer_step.scorers import OperatorScorer, Scorer, TopK
 from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
-from sglang_spin.core.block_history import BlockHistory
-from sglang_spin.core.step import Plan, Shape, SpinState
+from sglang_spin.core.step import Shape, SpinState
 from sglang_spin.kernels.fold_select import allocate, fold_select
 from sglang_spin.kernels.observe import observe
 
@@ -41,7 +37,7 @@ class DenseStep:
         schedule, topk_plan = self.scorer.plan(self.lengths), self.topk.plan(self.lengths)
         mark("plan")
         for layer in range(scene.size.layers):
-            logits = self.scorer.score(layer, self.lengths, table, schedule, None)
+            logits = self.scorer.score(layer, self.lengths, table, schedule)
             mark("score")
             self.topk.select(logits, self.lengths, table, topk_plan, scene.size.blocks)
             mark("topk")
@@ -66,7 +62,6 @@ class SpinStep:
         config = SpinConfig(enabled=True, sparsity=sparsity)
         self.state = SpinState(config, shape, scene.device)
         self.workspace = allocate(shape, size.batch, size.blocks, scene.device)
-        self.maxima = torch.empty((size.batch, size.blocks), device=scene.device)
         self.state.open_rows(scene.rows)
 
     def warm_up(self) -> None:
@@ -99,21 +94,14 @@ class SpinStep:
         mark("plan")
         for layer in range(self.scene.size.layers):
             table = plan.pages[layer]
-            maxima = self.maxima if fused else None
-            logits = self.scorer.score(layer, plan.lengths, table, schedule, maxima)
-            mark("score")
             if fused:
-                self._stash(layer, plan)
+                assert isinstance(self.scorer, OperatorScorer)
+                logits = self.scorer.score_and_observe(self.state, layer, plan)
+                mark("score")
             else:
+                logits = self.scorer.score(layer, plan.lengths, table, schedule)
+                mark("score")
                 observe(self.state, layer, logits, plan)
             mark("observe")
             self.topk.select(logits, plan.lengths, table, topk_plan, blocks)
             mark("topk")
-
-    def _stash(self, layer: int, plan: Plan) -> None:
-        """Put the scorer's block maxima where observe would; rows 1, 2, ... are the batch."""
-        history = self.state.history
-        assert isinstance(history, BlockHistory)
-        stash: Tensor = history.recent[layer, 1:]
-        blocks = plan.blocks[layer, :, : self.kept].long()
-        stash.scatter_(1, blocks, self.maxima[:, : self.kept].view(torch.int32))

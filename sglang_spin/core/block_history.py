@@ -94,6 +94,9 @@ class BlockHistory:
             score = torch.where(trusted, score + bonus, score)
         return score
 
+    def skipped(self, rows: Tensor, width: int) -> Tensor:
+        return _age(self.recent[:, rows, :width]) > 0
+
     def mark(self, rows: Tensor, kept: Tensor) -> None:
         width = kept.shape[-1]
         older = (_age(self.recent[:, rows, :width]) + 1).clamp(max=AGE_CAP)

@@ -12,18 +12,20 @@ class Counters:
     kept, seen: blocks scored and blocks present, per layer, over the real rows of every step.
     steps: steps with at least one real row. rows_seeded, rows_cold: request starts with and without
     an inherited block. blocks_seeded, blocks_cold: the blocks of those starts (first layer).
+    cold: blocks never scored, over the real rows of every step; the same in every layer.
     """
 
     def __init__(self, layers: int, device: torch.device | str = "cpu") -> None:
         self.kept = torch.zeros(layers, dtype=torch.int64, device=device)
         self.seen = torch.zeros(layers, dtype=torch.int64, device=device)
-        self.scalars = torch.zeros(5, dtype=torch.int64, device=device)
+        self.scalars = torch.zeros(6, dtype=torch.int64, device=device)
 
-    def add_step(self, live: Tensor, kept: Tensor, count: Tensor) -> None:
-        """live: bool [rows]; kept, count: int [rows], blocks kept and present."""
+    def add_step(self, live: Tensor, kept: Tensor, count: Tensor, cold: Tensor) -> None:
+        """live: bool [rows]; kept, count, cold: int [rows], blocks kept, present, never scored."""
         self.kept += torch.where(live, kept, 0).sum()
         self.seen += torch.where(live, count, 0).sum()
         self.scalars[0] += live.any()
+        self.scalars[5] += torch.where(live, cold, 0).sum()
 
     def add_starts(self, started: Tensor, known: Tensor, valid: Tensor) -> None:
         """started: bool [rows]; known, valid: bool [rows, width], inherited and present blocks."""
@@ -31,11 +33,11 @@ class Counters:
         cold = (~known & valid & started[:, None]).sum(-1)
         warm = started & (seeded > 0)
         totals = (warm.sum(), (started & ~warm).sum(), seeded.sum(), cold.sum())
-        self.scalars[1:] += torch.stack(totals)
+        self.scalars[1:5] += torch.stack(totals)
 
     def read(self) -> dict[str, object]:
         """The totals as plain Python values. Waits for the device."""
-        steps, rows_seeded, rows_cold, blocks_seeded, blocks_cold = self.scalars.tolist()
+        steps, rows_seeded, rows_cold, blocks_seeded, blocks_cold, cold = self.scalars.tolist()
         kept, seen = self.kept.tolist(), self.seen.tolist()
         share = [k / s if s else 1.0 for k, s in zip(kept, seen, strict=True)]
         return {
@@ -44,6 +46,8 @@ class Counters:
             "rows_cold": rows_cold,
             "blocks_seeded": blocks_seeded,
             "blocks_cold": blocks_cold,
+            "cold_blocks": cold,
+            "cold_share": cold * len(seen) / sum(seen) if sum(seen) else 0.0,
             "kept_blocks": kept,
             "seen_blocks": seen,
             "kept_share": share,

@@ -28,6 +28,9 @@ class History(Protocol):
     def predict(self, rows: Tensor, lengths: Tensor, width: int) -> Tensor:
         """fp32 [layers, n, width]; NaN marks cold blocks, which were never scored."""
 
+    def skipped(self, rows: Tensor, width: int) -> Tensor:
+        """bool [layers, n, width]: blocks that the last step did not score; cold ones are any."""
+
     def mark(self, rows: Tensor, kept: Tensor) -> None:
         """Note which blocks (bool [layers, n, width]) will be scored in this step."""
 

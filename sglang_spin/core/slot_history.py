@@ -72,6 +72,9 @@ class SlotHistory:
         d = self.distance[:, rows, :slots].gather(-1, mirror)
         return _pool(torch.where((v < SUSPECT) & (d < SUSPECT), (v + d) * 0.5, v))
 
+    def skipped(self, rows: Tensor, width: int) -> Tensor:
+        return ~self.kept[:, rows, :width]
+
     def mark(self, rows: Tensor, kept: Tensor) -> None:
         self.kept[:, rows, : kept.shape[-1]] = kept
 

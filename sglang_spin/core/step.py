@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sglang_spin.config import SpinConfig
+from sglang_spin.core.audit import KEPT, RETURNED, Audit, Flags
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory
 from sglang_spin.core.budget import block_count, budget_floor, budget_table
@@ -25,13 +26,14 @@ class Plan(NamedTuple):
 
     pages: int32 [layers, rows, width], compact page tables. lengths: int32 [rows], compact lengths,
     the same for every layer. blocks: int32 [layers, rows, width], logical blocks of the columns.
-    request_rows: int64 [rows].
+    request_rows: int64 [rows]. flags: of the audited rows, None if the state has no audits.
     """
 
     pages: Tensor
     lengths: Tensor
     blocks: Tensor
     request_rows: Tensor
+    flags: Flags | None = None
 
 
 class Shape(NamedTuple):
@@ -63,6 +65,8 @@ class SpinState:
         self.history = _history(config, shape, device)
         self.explore = config.explore if config.policy == "spin-paper" else 0.0
         self.counters = Counters(layers, device)
+        every = config.audit_every
+        self.audit = Audit(layers, rows, every, index_topk, device) if every else None
         self.fresh = torch.zeros(rows, dtype=torch.bool, device=device)
         self.generation = torch.zeros(rows, dtype=torch.int32, device=device)
         self.step = torch.zeros(rows, dtype=torch.int32, device=device)
@@ -74,7 +78,8 @@ class SpinState:
     def nbytes(self) -> int:
         """Bytes of state held on the device."""
         small = (self.fresh, self.generation, self.step, self.stashed, self.prior, self.budgets)
-        return self.history.nbytes + sum(t.nbytes for t in small)
+        audit = self.audit.nbytes if self.audit else 0
+        return self.history.nbytes + audit + sum(t.nbytes for t in small)
 
     def open_rows(self, rows: Tensor) -> None:
         """Hand request rows (int64 [n], none 0) to new requests: nothing of the old ones stays."""
@@ -118,17 +123,21 @@ class SpinState:
         valid = block < count[:, None]
         self._fold(rows, lengths, live, width)
         self._seed(rows, page_table, live, valid)
-        forced, scores = self._forced(rows, lengths, width, live, valid)
+        forced, cold, scores = self._forced(rows, lengths, width, live, valid)
         needed = (forced & valid).sum(-1, dtype=torch.int32).amax(0)
         budget = torch.maximum(self.budgets[count.long()], needed)
         kept = choose(scores, forced, valid, budget, self._noise(rows, width), self.explore)
+        flags = self._flags(rows, live & (budget < count), kept, forced)
+        if flags is not None:
+            kept = kept | flags.audited[:, None] & valid
+            budget = torch.where(flags.audited, count, budget)
         plan = compact(page_table, kept)
         self.history.mark(rows, kept)
-        self.counters.add_step(live, budget, count)
+        self.counters.add_step(live, budget, count, cold)
         self.stashed[rows] = torch.where(live, lengths, 0)
         self.step[rows] += 1
         compact_lengths = lengths - BLOCK * (count - budget)
-        return Plan(plan.pages, compact_lengths, plan.blocks, rows)
+        return Plan(plan.pages, compact_lengths, plan.blocks, rows, flags)
 
     def observe(self, layer: int, logits: Tensor, plan: Plan) -> None:
         """Stash the scores of one indexer layer (0-based) for the next step's fold.
@@ -136,6 +145,14 @@ class SpinState:
         logits: fp32 [n, >= width * 64], compact columns as the engine's scorer wrote them.
         """
         self.history.observe(layer, plan.request_rows, logits, plan.blocks[layer], plan.lengths)
+
+    def add_audits(self, layer: int, logits: Tensor, plan: Plan) -> None:
+        """Count what the prediction would have missed in one layer (0-based) of a step's audits.
+
+        logits as for observe.
+        """
+        if self.audit is not None and plan.flags is not None:
+            self.audit.add(layer, plan.request_rows, logits, plan.lengths, plan.flags)
 
     def _fold(self, rows: Tensor, lengths: Tensor, live: Tensor, width: int) -> None:
         last = self.stashed[rows]
@@ -153,8 +170,8 @@ class SpinState:
 
     def _forced(
         self, rows: Tensor, lengths: Tensor, width: int, live: Tensor, valid: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Blocks that are kept whatever their score, and the scores of all, NaN-free."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Blocks kept whatever their score, each row's cold blocks, and all scores, NaN-free."""
         block = torch.arange(width, device=rows.device)
         newest = block_count(lengths)[:, None] - 1
         scores = self.history.predict(rows, lengths, width)
@@ -162,7 +179,15 @@ class SpinState:
         pinned = (block == 0) | (block == newest) | ~live[:, None]
         if self.config.policy == "random":
             scores = self._draw(rows, width).float()
-        return (cold | pinned) & valid, scores.nan_to_num(0.0)
+        return (cold | pinned) & valid, (cold[0] & valid).sum(-1), scores.nan_to_num(0.0)
+
+    def _flags(self, rows: Tensor, able: Tensor, kept: Tensor, forced: Tensor) -> Flags | None:
+        """able: bool [n], rows of which something would be skipped: nothing else can miss."""
+        if self.audit is None:
+            return None
+        audited = able & self.audit.due(rows, self.generation[rows], self.step[rows])
+        returned = kept & ~forced & self.history.skipped(rows, kept.shape[-1])
+        return Flags(audited, (kept * KEPT + returned * RETURNED).to(torch.uint8))
 
     def _noise(self, rows: Tensor, width: int) -> Tensor | None:
         return self._draw(rows, width) if self.explore else None

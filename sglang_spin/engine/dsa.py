@@ -24,7 +24,7 @@ class SpinIndexerMetadata(DSAIndexerMetadata):  # type: ignore[misc]  # SGLang i
     spin_plan: Plan | None = None
 
     def topk_transform(self, logits: Tensor, topk: int, **kwargs: Any) -> Tensor:
-        """Stash the block maxima, then select as the engine does. logits: fp32 [rows, columns]."""
+        """Observe the scores, then select as the engine does. logits: fp32 [rows, columns]."""
         assert self.spin_runtime is not None
         assert self.spin_plan is not None
         self.spin_runtime.observe(self.spin_layer, logits, self.spin_plan)
@@ -63,6 +63,7 @@ def compact_metadata(
         "paged_mqa_schedule_metadata": schedule,
         "paged_mqa_ctx_lens_2d": plan.lengths.view(-1, 1),
     }
+    runtime.expect_scores(layer, plan)
     return SpinIndexerMetadata(**fields, spin_runtime=runtime, spin_layer=layer, spin_plan=plan)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_spin.config import from_env
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -32,6 +34,21 @@ REFUSALS: tuple[Refusal, ...] = (
         "--speculative-algorithm",
         lambda o: o.speculative_algorithm is not None,
         "verify rows are not folded by acceptance yet",
+    ),
+    Refusal(
+        "--spin-scorer fused with --speculative-algorithm",
+        lambda o: _fused() and o.speculative_algorithm is not None,
+        "the scorer observes plain decode rows, and verify rows are observed per draft position",
+    ),
+    Refusal(
+        "--spin-scorer fused with an --attention-backend other than dsa",
+        lambda o: _fused() and o.attention_backend != "dsa",
+        "the other indexers do not ask for a scorer in a place that can be hooked",
+    ),
+    Refusal(
+        "--spin-scorer fused with --dsa-paged-mqa-logits-backend",
+        lambda o: _fused() and o.dsa_paged_mqa_logits_backend not in ("auto", "deepgemm"),
+        "it takes the place of the DeepGEMM scorer",
     ),
     Refusal(
         "--dsa-topk-backend other than sgl-kernel",
@@ -117,6 +134,10 @@ def first_refusal(options: Any) -> str | None:
         if refusal.refused(options):
             return f"{refusal.option} is not supported: {refusal.why}; or start with --no-spin"
     return None
+
+
+def _fused() -> bool:
+    return from_env().scorer == "fused"
 
 
 def _off(variable: str) -> bool:

@@ -10,7 +10,9 @@ from sglang_spin.core.block import BLOCK
 from sglang_spin.core.step import Plan, Shape, SpinState
 from sglang_spin.engine.events import EventQueue
 from sglang_spin.engine.fatal import die
-from sglang_spin.engine.hook import Evidence, Proof
+from sglang_spin.engine.fused import FusedScorer
+from sglang_spin.engine.hook import Evidence, Hook, Proof
+from sglang_spin.kernels.audit import audit
 from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
 from sglang_spin.kernels.observe import observe
 
@@ -20,18 +22,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STATE_BYTES = 12  # per layer, row and block, of every policy but spin-paper
-WORKSPACE_BYTES = 8
+WORKSPACE_BYTES = 9  # of which 1 for audits
 
 
 class Runtime:
     """Created once per scheduler process, before the model; attached when the pools exist."""
 
-    def __init__(self, config: SpinConfig) -> None:
-        self.config = config
+    def __init__(self, config: SpinConfig, hooks: tuple[Hook, ...] = ()) -> None:
+        self.config, self.hooks = config, hooks
         self.events = EventQueue()
         self.evidence = Evidence()
         self.state: SpinState | None = None
         self.workspace: Workspace | None = None
+        self.fused: FusedScorer | None = None
         self.allocator: Any = None
         self.runner: Any = None
         self.layer_slots: dict[int, int] = {}
@@ -61,8 +64,11 @@ class Runtime:
         )
         _check_memory(shape)
         self.state = SpinState(self.config, shape, runner.device)
+        if self.config.scorer == "fused":
+            self.fused = FusedScorer(self.state, runner.model_config.hf_config.index_n_heads)
         # static, so that a CUDA graph may record the step
-        self.workspace = allocate(shape, shape.rows, shape.blocks, runner.device)
+        audits = self.state.audit is not None
+        self.workspace = allocate(shape, shape.rows, shape.blocks, runner.device, audits=audits)
         logger.info(
             "SPIN %s at sparsity %s: %d indexer layers, %d rows of %d blocks, %.1f MB state",
             self.config.policy,
@@ -88,10 +94,19 @@ class Runtime:
         )
         return self.plan
 
+    def expect_scores(self, layer: int, plan: Plan) -> None:
+        """The indexer of an engine layer took its page table and will score it."""
+        if self.fused is not None:
+            self.fused.expect(self.layer_slots[layer], plan)
+
     def observe(self, layer: int, logits: Tensor, plan: Plan) -> None:
-        """Hand the scores of an engine layer to the state."""
+        """Hand the scores of an engine layer to the state, unless the scorer has done so."""
         assert self.state is not None
-        observe(self.state, self.layer_slots[layer], logits, plan)
+        if self.fused is not None:
+            self.fused.done()
+        else:
+            observe(self.state, self.layer_slots[layer], logits, plan)
+        audit(self.state, self.layer_slots[layer], logits, plan)
         self.observed.add(layer)
 
     def prove_decode(self) -> None:
@@ -120,9 +135,7 @@ class Runtime:
         self.used_rows.update(rows)
 
     def _require(self, proof: Proof) -> None:
-        from sglang_spin.engine.hooks import ALL
-
-        if missing := self.evidence.missing(ALL, proof):
+        if missing := self.evidence.missing(self.hooks, proof):
             die(f"{missing[0]} was never reached by {proof.value}: SPIN would be inactive")
 
     def report(self) -> dict[str, object]:
@@ -131,6 +144,7 @@ class Runtime:
         return {
             "policy": self.config.policy,
             "target_sparsity": self.config.sparsity,
+            "scorer": self.config.scorer,
             "layers": list(self.layer_slots),
             "state_bytes": self.state.nbytes,
             **self.state.counters.read(),
@@ -155,10 +169,10 @@ def _check_memory(shape: Shape) -> None:
 _runtime: Runtime | None = None
 
 
-def start(config: SpinConfig) -> Runtime:
-    """Create this process's runtime."""
+def start(config: SpinConfig, hooks: tuple[Hook, ...]) -> Runtime:
+    """Create this process's runtime, for the hooks that are about to be applied."""
     global _runtime
-    _runtime = Runtime(config)
+    _runtime = Runtime(config, hooks)
     return _runtime
 
 

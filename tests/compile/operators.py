@@ -1,3 +1,3 @@
 """The operators whose `triton.py` names compile cases in COMPILE_CASES: all that have one."""
 
-OPERATORS = ["fold_select", "observe", "paged_logits"]
+OPERATORS = ["audit", "fold_select", "observe", "paged_logits"]

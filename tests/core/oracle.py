@@ -69,8 +69,9 @@ class Oracle:
             budget = min(count, max(self.floor, count - skip))
             budget = max(budget, *(len(forced[layer, row]) for layer in range(self.layers)))
             for layer in range(self.layers):
-                kept[layer, row] = self._choose(forced[layer, row], scores[layer, row], budget)
+                chosen = self._choose(forced[layer, row], scores[layer, row], budget)
                 state = self.rows[layer, row]
+                kept[layer, row] = self._keep(layer, row, chosen, forced[layer, row], count)
                 for block in range(count):
                     grown = min(state.age.get(block, 50) + 1, 50)
                     state.age[block] = 0 if block in kept[layer, row] else grown
@@ -80,6 +81,10 @@ class Oracle:
 
     def observe(self, layer: int, row: int, maxima: dict[int, np.float32]) -> None:
         self.rows[layer, row].stash = maxima
+
+    def _keep(self, layer: int, row: int, chosen: set[int], forced: set[int], count: int) -> set:
+        """What is kept of a row whose prediction is `chosen`; audits keep more."""
+        return chosen
 
     def _fold(self, state: Row) -> None:
         if not state.stash_length:

@@ -68,12 +68,20 @@ class _Life:
     policy=st.sampled_from(["spin", "prev-iter", "random", "dense"]),
     alpha=st.sampled_from([0.25, 0.3, 1.0]),
     staleness=st.sampled_from([0.0, 0.4, 2.0]),
+    every=st.sampled_from([0, 1, 3, 7]),
 )
 def test_every_step_is_the_same_bits(
-    seed: int, policy: str, alpha: float, staleness: float
+    seed: int, policy: str, alpha: float, staleness: float, every: int
 ) -> None:
-    """Plans, state and counters agree over opens, steps, closes, reuse, padding and garbage."""
-    config = SpinConfig(enabled=True, policy=policy, alpha=alpha, staleness=staleness, sparsity=0.5)
+    """Plans, state and counters agree over opens, steps, closes, audits, padding and garbage."""
+    config = SpinConfig(
+        enabled=True,
+        policy=policy,
+        alpha=alpha,
+        staleness=staleness,
+        sparsity=0.5,
+        audit_every=every,
+    )
     life = _Life(seed, config)
     for _ in range(40):
         getattr(life, life.rng.choice(["open", "close", "step"], p=[0.15, 0.08, 0.77]))()

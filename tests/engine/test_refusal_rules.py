@@ -81,3 +81,22 @@ def test_options_are_read_by_names_that_exist() -> None:
     names = set(ServerArgs.__struct_fields__)
     assert set(SERVED) <= names
     assert len(REFUSALS) == len({r.option for r in REFUSALS})
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"speculative_algorithm": "EAGLE"}, "--speculative-algorithm"),
+        ({"dsa_paged_mqa_logits_backend": "cutedsl"}, "--dsa-paged-mqa-logits-backend"),
+    ],
+)
+def test_the_fused_scorer_is_refused_where_it_would_not_be_asked(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], named: str
+) -> None:
+    """What scores elsewhere, or in other rows, is named together with the scorer."""
+    options = {**SERVED, "dsa_paged_mqa_logits_backend": "auto"}
+    monkeypatch.setenv("SPIN_SCORER", "fused")
+    assert first_refusal(SimpleNamespace(**options)) is None
+    line = first_refusal(SimpleNamespace(**{**options, **change}))
+    assert line is not None
+    assert named in line

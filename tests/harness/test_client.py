@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from aiohttp import ClientSession, web
 
-from harness.client import Load, new_records, open_session, run_load, stream_timeout
+from harness.client import open_session, stream_timeout
+from harness.drive import Load, new_records, run_load
 from harness.mock_script import MockScript, MockState
-from harness.prompts import completion_body
 from harness.record import RequestRecord
 from harness.validity import request_problems
+from harness.wire import completion_body
 from tests.harness.helpers import with_app, with_mock
 
 

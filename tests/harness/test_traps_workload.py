@@ -9,7 +9,7 @@ import pytest
 from harness.campaign import Campaign
 from harness.mock_script import MockState
 from harness.prompts import context_ids
-from harness.table import write_requests
+from harness.table import requests_parquet
 from tests.harness.helpers import make_spec
 from tests.harness.traps import OUTPUT, problems, streamed, whole_run
 
@@ -41,7 +41,7 @@ def test_t13_t15_cache_that_was_not_emptied(flush: str) -> None:
 def test_t14_every_stored_row_says_its_cache_state(tmp_path: Path) -> None:
     """The stored requests of a real run say that it was flushed and primed, and what was cached."""
     run = whole_run()
-    write_requests(tmp_path / "requests.parquet", [run])
+    (tmp_path / "requests.parquet").write_bytes(requests_parquet([run]))
     rows = pyarrow.parquet.read_table(tmp_path / "requests.parquet").to_pylist()
     assert len(rows) == 2
     for row in rows:

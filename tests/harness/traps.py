@@ -12,9 +12,10 @@ from aiohttp import ClientSession
 from harness.client import stream_completion
 from harness.control import server_facts
 from harness.mock_script import MockScript, MockState
-from harness.phases import RunContext, run_arm
+from harness.phases import run_arm
 from harness.progress import Progress
 from harness.record import RequestRecord
+from harness.runcontext import RunContext
 from harness.runrecord import ArmRun
 from harness.validity import request_problems
 from harness.wire import COMPLETIONS, WIRES, Wire

@@ -20,6 +20,7 @@ from triton.runtime.interpreter import GridExecutor
 from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.step import Shape, SpinState
+from sglang_spin.kernels.audit import audit
 from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
 from sglang_spin.kernels.observe import observe
 from tests.kernels.twins import int32, page_tables
@@ -45,12 +46,14 @@ def guard(tensor: Tensor, past: int = 0) -> Tensor:
 
 def guarded_state() -> SpinState:
     """Two rows just opened; the second is the last that the state has."""
-    state = SpinState(SpinConfig(enabled=True), Shape(2, 3, BLOCKS, 80, 100))
+    config = SpinConfig(enabled=True, sparsity=0.5, audit_every=2)
+    state = SpinState(config, Shape(2, 3, BLOCKS, 80, 100))
     state.open_rows(torch.tensor([1, 2]))
     owners = (
         (state.history, ("vertical", "distance", "recent")),
         (state, ("prior", "budgets", "fresh", "generation", "step", "stashed")),
         (state.counters, ("kept", "seen", "scalars")),
+        (state.audit, ("tallies", "histogram", "edges")),
     )
     for owner, names in owners:
         for name in names:
@@ -62,16 +65,18 @@ def main(past: bool) -> None:
     # the interpreter copies arguments onto themselves after a launch, the forbidden part too
     GridExecutor._restore_args_dev = lambda *_arguments: None
     state = guarded_state()
-    plain = allocate(state.shape, 2, BLOCKS, "cpu")
+    plain = allocate(state.shape, 2, BLOCKS, "cpu", audits=True)
     workspace = Workspace(*(guard(tensor) for tensor in vars(plain).values()))
     table = guard(page_tables([3, BLOCKS], BLOCKS), past=int(past))
     rows = guard(torch.tensor([1, 2]))
-    for length in (BLOCKS * BLOCK - 1, BLOCKS * BLOCK):
+    for length in (BLOCKS * BLOCK - 3, BLOCKS * BLOCK - 2, BLOCKS * BLOCK - 1, BLOCKS * BLOCK):
         lengths = guard(int32([150, length]))
         plan = fold_select(state, table, lengths, rows, workspace=workspace, impl="triton")
         logits = guard(torch.randn(2, BLOCKS * BLOCK))
         for layer in range(2):
             observe(state, layer, logits, plan, impl="triton")
+            audit(state, layer, logits, plan, impl="triton")
+    assert state.audit.tallies[:, 2, 0].tolist() == [2, 2]
 
 
 if __name__ == "__main__":

@@ -1,21 +1,29 @@
-"""Field bugs of other engines' indexers, turned on fold_select. Each story is a real report."""
+"""Field bugs of other engines' indexers in scores and selection, turned on fold_select.
+
+Each story is a real report.
+"""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
-from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
-from sglang_spin.core.block_history import SUSPECT
-from sglang_spin.core.step import Plan, Shape
+from sglang_spin.core.step import Shape
 from sglang_spin.kernels.fold_select import allocate, fold_select
 from sglang_spin.kernels.fold_select import triton as kernel
-from tests.kernels.twins import Twins, block_history, give_history, int32, page_tables
-
-LAYERS, ROWS, BLOCKS, PAGES = 2, 6, 48, 300
-SHAPE = Shape(LAYERS, ROWS, BLOCKS, PAGES, 100)
+from tests.kernels.small_steps import (
+    BLOCKS,
+    LAYERS,
+    PAGES,
+    ROWS,
+    kept_blocks,
+    score_all,
+    small_twins,
+    step,
+    warm,
+)
+from tests.kernels.twins import give_history, int32, page_tables
 
 
 @pytest.fixture(autouse=True)
@@ -24,72 +32,45 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "CHUNK", 16)
 
 
-def _twins(sparsity: float = 0.5, policy: str = "spin", shape: Shape = SHAPE) -> Twins:
-    return Twins(SpinConfig(enabled=True, sparsity=sparsity, policy=policy), shape)
-
-
-def _warm(twins: Twins, counts: dict[int, int]) -> None:
-    generator = torch.Generator().manual_seed(5)
-    for row, count in counts.items():
-        give_history(twins, row, torch.randn(LAYERS, count, generator=generator))
-
-
-def _step(twins: Twins, lengths: dict[int, int], slack: int = 2) -> Plan:
-    counts = [-(-n // BLOCK) for n in lengths.values()]
-    table = page_tables(counts, min(BLOCKS, max(1, *counts) + slack))
-    return twins.begin(table, int32(list(lengths.values())), torch.tensor(list(lengths)))
-
-
-def _kept(plan: Plan, layer: int, index: int) -> list[int]:
-    count = -(-int(plan.lengths[index]) // BLOCK)
-    return plan.blocks[layer, index, :count].tolist()
-
-
-def _score_all(twins: Twins, plan: Plan, value: float) -> None:
-    logits = torch.full((plan.pages.shape[1], plan.pages.shape[2] * BLOCK), value)
-    for layer in range(LAYERS):
-        twins.observe(layer, logits, plan)
-
-
 def test_a02_rows_whose_scores_are_all_nan() -> None:
     """vLLM 49896: NaN logits made top-k emit garbage indices; here such rows keep valid blocks."""
-    twins = _twins()
-    _warm(twins, {1: 20, 2: 20})
-    _score_all(twins, _step(twins, {1: 20 * BLOCK - 2, 2: 20 * BLOCK - 2}), float("nan"))
-    plan = _step(twins, {1: 20 * BLOCK - 1, 2: 20 * BLOCK - 1})
+    twins = small_twins()
+    warm(twins, {1: 20, 2: 20})
+    score_all(twins, step(twins, {1: 20 * BLOCK - 2, 2: 20 * BLOCK - 2}), float("nan"))
+    plan = step(twins, {1: 20 * BLOCK - 1, 2: 20 * BLOCK - 1})
     for index in range(2):
-        kept = _kept(plan, 1, index)
+        kept = kept_blocks(plan, 1, index)
         assert kept == sorted(set(kept))
         assert 0 <= kept[0] <= kept[-1] < 20
 
 
 def test_a03_lengths_around_every_page_boundary() -> None:
     """vLLM 47827: garbage from exactly 64 pages on; every length around a boundary is exact."""
-    twins = _twins()
+    twins = small_twins()
     for boundary in (1, 2, 17):
         lengths = {r: boundary * BLOCK + r - 2 for r in (1, 2, 3)}
-        _warm(twins, dict.fromkeys((1, 2, 3), boundary))
-        plan = _step(twins, lengths)
+        warm(twins, dict.fromkeys((1, 2, 3), boundary))
+        plan = step(twins, lengths)
         for index, length in enumerate(lengths.values()):
             count = -(-length // BLOCK)
-            kept = _kept(plan, 0, index)
+            kept = kept_blocks(plan, 0, index)
             assert kept[-1] == count - 1
             assert int(plan.lengths[index]) == length - BLOCK * (count - len(kept))
 
 
 def test_a04_rows_of_length_zero() -> None:
     """vLLM 51499: a batch of zero lengths made the scheduler read out of bounds."""
-    twins = _twins()
-    _warm(twins, {1: 0, 2: 12})
-    assert _step(twins, {1: 0}).lengths.tolist() == [0]
-    mixed = _step(twins, {1: 0, 2: 12 * BLOCK})
+    twins = small_twins()
+    warm(twins, {1: 0, 2: 12})
+    assert step(twins, {1: 0}).lengths.tolist() == [0]
+    mixed = step(twins, {1: 0, 2: 12 * BLOCK})
     assert mixed.lengths.tolist() == [0, 6 * BLOCK]
 
 
 def test_a05_lengths_that_are_not_contiguous() -> None:
     """vLLM 40987: lengths sliced out of a multi-token tensor were read as if dense."""
-    twins = _twins()
-    _warm(twins, {1: 20, 2: 30})
+    twins = small_twins()
+    warm(twins, {1: 20, 2: 30})
     lengths = int32([1280, 7, 9, 1920, 7, 9])[::3]
     rows = torch.tensor([1, 5, 2, 5])[::2]
     plan = twins.begin(page_tables([20, 30], 31), lengths, rows)
@@ -98,33 +79,35 @@ def test_a05_lengths_that_are_not_contiguous() -> None:
 
 def test_a09_every_layer_reads_its_own_state() -> None:
     """ATOM 1466: a dropped storage offset let every layer read layer 0."""
-    twins = _twins()
+    twins = small_twins()
     rising = torch.arange(20, dtype=torch.float32)
     give_history(twins, 1, torch.stack([rising, -rising]))
-    plan = _step(twins, {1: 20 * BLOCK})
-    assert _kept(plan, 0, 0) == [0, *range(11, 20)]
-    assert _kept(plan, 1, 0) == [*range(9), 19]
+    plan = step(twins, {1: 20 * BLOCK})
+    assert kept_blocks(plan, 0, 0) == [0, *range(11, 20)]
+    assert kept_blocks(plan, 1, 0) == [*range(9), 19]
 
 
 def test_a11_rows_do_not_see_each_other() -> None:
     """sglang 12457: one request's logits leaked into another's row; alone or together is equal."""
     lengths = {1: 10 * BLOCK, 2: 21 * BLOCK, 3: 5 * BLOCK}
-    together = _twins()
-    _warm(together, {1: 10, 2: 21, 3: 5})
-    expected = _step(together, lengths)
+    together = small_twins()
+    warm(together, {1: 10, 2: 21, 3: 5})
+    expected = step(together, lengths)
     for index, (row, length) in enumerate(lengths.items()):
-        alone = _twins()
-        _warm(alone, {1: 10, 2: 21, 3: 5})
-        plan = _step(alone, {row: length})
-        assert [_kept(plan, i, 0) for i in (0, 1)] == [_kept(expected, i, index) for i in (0, 1)]
+        alone = small_twins()
+        warm(alone, {1: 10, 2: 21, 3: 5})
+        plan = step(alone, {row: length})
+        assert [kept_blocks(plan, i, 0) for i in (0, 1)] == [
+            kept_blocks(expected, i, index) for i in (0, 1)
+        ]
 
 
 def test_a12_pins_of_a_row_shorter_than_the_pins() -> None:
     """sglang 30175: pins of a one-block row were scattered into its neighbour."""
-    twins = _twins()
-    _warm(twins, {1: 1, 2: 20, 3: 1})
-    plan = _step(twins, {1: 5, 2: 20 * BLOCK, 3: BLOCK})
-    assert [_kept(plan, 0, i) for i in (0, 2)] == [[0], [0]]
+    twins = small_twins()
+    warm(twins, {1: 1, 2: 20, 3: 1})
+    plan = step(twins, {1: 5, 2: 20 * BLOCK, 3: BLOCK})
+    assert [kept_blocks(plan, 0, i) for i in (0, 2)] == [[0], [0]]
     assert plan.lengths.tolist() == [5, 10 * BLOCK, BLOCK]
 
 
@@ -138,20 +121,20 @@ def test_a13_scratch_follows_blocks_and_not_entries() -> None:
 
 def test_b14_low_contrast_rows_lose_no_block() -> None:
     """sglang 36807: near-constant rows overflowed a bucket and dropped candidates silently."""
-    twins = _twins()
+    twins = small_twins()
     noise = torch.randn(LAYERS, 47, generator=torch.Generator().manual_seed(2))
     give_history(twins, 1, 7 + noise * 1e-6)
-    kept = _kept(_step(twins, {1: 47 * BLOCK}), 1, 0)
+    kept = kept_blocks(step(twins, {1: 47 * BLOCK}), 1, 0)
     assert len(kept) == 47 - 23
 
 
 def test_b15_ties_among_both_zeros_go_to_the_lower_block() -> None:
     """sglang 30645: mostly zero rows put -1 inside the length; zeros of both signs tie."""
-    twins = _twins(policy="prev-iter")
+    twins = small_twins(policy="prev-iter")
     zeros = torch.zeros(LAYERS, 40)
     zeros[:, ::2] = -0.0
     give_history(twins, 1, zeros)
-    assert _kept(_step(twins, {1: 40 * BLOCK}), 0, 0) == [*range(19), 39]
+    assert kept_blocks(step(twins, {1: 40 * BLOCK}), 0, 0) == [*range(19), 39]
 
 
 def test_b16_repeats_and_row_orders_agree() -> None:
@@ -159,7 +142,7 @@ def test_b16_repeats_and_row_orders_agree() -> None:
     scores = torch.zeros(LAYERS, 12)
     plans = []
     for repeat in range(20):
-        twins = _twins()
+        twins = small_twins()
         rows = [1, 2] if repeat % 2 else [2, 1]
         give_history(twins, 1, scores)
         give_history(twins, 2, scores + 1)
@@ -178,20 +161,20 @@ def test_b16_repeats_and_row_orders_agree() -> None:
 @pytest.mark.parametrize("width", [20, 21, 47, 48])
 def test_b17_tables_wider_than_the_row(width: int) -> None:
     """flashinfer 2486: a table of another width than the scores was read out of bounds."""
-    twins = _twins()
-    _warm(twins, {1: 20})
+    twins = small_twins()
+    warm(twins, {1: 20})
     plan = twins.begin(page_tables([20], width), int32([1270]), torch.tensor([1]))
     assert plan.pages.shape == (LAYERS, 1, width)
-    assert len(_kept(plan, 0, 0)) == 10
+    assert len(kept_blocks(plan, 0, 0)) == 10
 
 
 @pytest.mark.parametrize("topk", [64, 512, 1024, 2048, 2051])
 def test_b18_enough_entries_for_any_k(topk: int) -> None:
     """sglang 39431: code fixed to one K; whatever K is, min(length, K) entries stay kept."""
-    twins = _twins(sparsity=0.9, shape=Shape(LAYERS, ROWS, BLOCKS, PAGES, topk))
-    _warm(twins, {1: 47, 2: 9})
+    twins = small_twins(sparsity=0.9, shape=Shape(LAYERS, ROWS, BLOCKS, PAGES, topk))
+    warm(twins, {1: 47, 2: 9})
     lengths = {1: 46 * BLOCK + 1, 2: 8 * BLOCK + 1}
-    plan = _step(twins, lengths)
+    plan = step(twins, lengths)
     for kept, length in zip(plan.lengths.tolist(), lengths.values(), strict=True):
         assert kept >= min(length, topk)
 
@@ -199,108 +182,27 @@ def test_b18_enough_entries_for_any_k(topk: int) -> None:
 @pytest.mark.parametrize("length", [0, 1, 511, 512, 513])
 def test_b19_rows_no_longer_than_k_keep_all(length: int) -> None:
     """Automodel 3035: lengths around K crashed or skipped; such rows lose nothing."""
-    twins = _twins(sparsity=0.9, shape=Shape(LAYERS, ROWS, BLOCKS, PAGES, 512))
-    _warm(twins, {1: -(-length // BLOCK), 2: 40})
-    assert int(_step(twins, {1: length, 2: 40 * BLOCK}).lengths[0]) == length
+    twins = small_twins(sparsity=0.9, shape=Shape(LAYERS, ROWS, BLOCKS, PAGES, 512))
+    warm(twins, {1: -(-length // BLOCK), 2: 40})
+    assert int(step(twins, {1: length, 2: 40 * BLOCK}).lengths[0]) == length
 
 
 def test_b21_scores_one_ulp_apart() -> None:
     """vLLM 27568: values that differ in their last bit were ranked at random."""
-    twins = _twins(policy="prev-iter")
+    twins = small_twins(policy="prev-iter")
     bits = torch.full((LAYERS, 40), 0x3F800000, dtype=torch.int32)
     bits += torch.randperm(40, generator=torch.Generator().manual_seed(3)).int()
     scores = bits.view(torch.float32)
     give_history(twins, 1, scores)
-    kept = _kept(_step(twins, {1: 40 * BLOCK}), 0, 0)
+    kept = kept_blocks(step(twins, {1: 40 * BLOCK}), 0, 0)
     best = scores[0, 1:39].topk(18).indices + 1
     assert kept == sorted([0, 39, *best.tolist()])
 
 
 def test_b23_the_first_block_stays_whatever_its_score() -> None:
     """mlx-lm 1552: losing the attention sink collapsed generation; block 0 is always kept."""
-    twins = _twins(sparsity=0.9)
+    twins = small_twins(sparsity=0.9)
     scores = torch.randn(LAYERS, 40)
     scores[:, 0] = -1e30
     give_history(twins, 1, scores)
-    assert _kept(_step(twins, {1: 40 * BLOCK}), 0, 0)[0] == 0
-
-
-def test_c27_history_follows_positions_when_pages_move() -> None:
-    """sglang 31218: a moved cache was indexed by the wrong unit; other pages, same selection."""
-    plans = []
-    for first in (1, 200):
-        twins = _twins()
-        _warm(twins, {1: 40})
-        table = page_tables([40], 40, first=first)
-        plans.append(twins.begin(table, int32([40 * BLOCK]), torch.tensor([1])))
-    assert torch.equal(plans[0].blocks, plans[1].blocks)
-    assert torch.equal(plans[0].pages + 199, plans[1].pages)
-
-
-def test_d30_padding_rows_change_no_state() -> None:
-    """sglang 33059: padded rows updated real state; here not even row 0 changes."""
-    twins = _twins()
-    _warm(twins, {1: 20})
-    before = _snapshot(twins)
-    _step(twins, {1: 20 * BLOCK})
-    alone = _snapshot(twins)
-    table = page_tables([20, 1, 30, 0], 31)
-    rows = torch.tensor([1, 0, 0, 0])
-    twins = _twins()
-    _warm(twins, {1: 20})
-    twins.begin(table, int32([20 * BLOCK, 1, 30 * BLOCK, 0]), rows)
-    padded = _snapshot(twins)
-    for name, tensor in padded.items():
-        assert torch.equal(tensor, alone[name]), name
-        row = 0 if tensor.dim() == 1 else (slice(None), 0)
-        assert torch.equal(tensor[row], before[name][row]), name
-
-
-def test_d29_a_batch_of_padding_alone() -> None:
-    """sglang 15132: an idle rank's padded batch was treated as real; it counts as no step."""
-    twins = _twins()
-    twins.begin(page_tables([1, 1], 3), int32([1, 1]), torch.tensor([0, 0]))
-    assert twins.kernel.counters.read()["steps"] == 0
-
-
-def test_e35_rejected_tokens_leave_no_trace() -> None:
-    """tokenspeed 207: state of a rejected token survived; it equals a life without that token."""
-    twins, plain = _twins(), _twins()
-    for life in (twins, plain):
-        _warm(life, {1: 30})
-        _score_all(life, _step(life, {1: 29 * BLOCK}), 1.0)
-    rejected = _step(twins, {1: 29 * BLOCK + 1})
-    _score_all(twins, rejected, 1e20)
-    _step(twins, {1: 29 * BLOCK + 1})
-    _step(plain, {1: 29 * BLOCK + 1})
-    for name in ("vertical", "distance"):
-        a, b = (getattr(block_history(life.kernel), name)[:, 1] for life in (twins, plain))
-        assert torch.equal(a.view(torch.int32), b.view(torch.int32))
-
-
-def test_f41_a_recycled_row_starts_from_nothing() -> None:
-    """sglang 18744: a row was recycled while state of its last owner stood."""
-    twins = _twins()
-    _warm(twins, {1: 30})
-    _score_all(twins, _step(twins, {1: 30 * BLOCK - 1}), SUSPECT)
-    twins.open_rows(torch.tensor([1]))
-    plan = _step(twins, {1: 30 * BLOCK})
-    assert _kept(plan, 0, 0) == list(range(30))
-
-
-def test_f42_rows_grow_across_chunks() -> None:
-    """sglang 23239: a buffer grown in mid-request kept its -1 markers; new blocks start cold."""
-    twins = _twins()
-    _warm(twins, {1: 15})
-    for length in range(15 * BLOCK - 1, 17 * BLOCK + 2, BLOCK // 2 + 1):
-        plan = _step(twins, {1: length}, slack=0)
-        assert _kept(plan, 1, 0)[-1] == -(-length // BLOCK) - 1
-        _score_all(twins, plan, 0.5)
-
-
-def _snapshot(twins: Twins) -> dict[str, Tensor]:
-    state, history = twins.kernel, block_history(twins.kernel)
-    tensors = {n: getattr(state, n) for n in ("fresh", "generation", "step", "stashed")}
-    for name in ("vertical", "distance", "recent"):
-        tensors[name] = getattr(history, name).view(torch.int32)
-    return {name: tensor.clone() for name, tensor in tensors.items()}
+    assert kept_blocks(step(twins, {1: 40 * BLOCK}), 0, 0)[0] == 0

@@ -82,9 +82,10 @@ class _Life:
     alpha=st.sampled_from([0.25, 0.3, 1.0]),
     staleness=st.sampled_from([0.0, 0.4, 2.0]),
     sparsity=st.sampled_from([0.3, 0.5, 0.9]),
+    every=st.sampled_from([0, 1, 3]),
 )
 def test_every_step_of_a_life_is_the_same_bits(
-    seed: int, policy: str, alpha: float, staleness: float, sparsity: float
+    seed: int, policy: str, alpha: float, staleness: float, sparsity: float, every: int
 ) -> None:
     """Plans, history, prior and counters of the kernel equal the reference's after every event."""
     config = SpinConfig(
@@ -94,6 +95,7 @@ def test_every_step_of_a_life_is_the_same_bits(
         staleness=staleness,
         sparsity=sparsity,
         seed=seed % 1000,
+        audit_every=every,
     )
     life = _Life(seed, config)
     for _ in range(16):

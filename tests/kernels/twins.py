@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from sglang_spin.config import SpinConfig
+from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory
 from sglang_spin.core.step import Plan, Shape, SpinState
+from sglang_spin.kernels.audit import audit
 from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
 from sglang_spin.kernels.implementation import Impl
 from sglang_spin.kernels.observe import observe
@@ -47,15 +49,19 @@ class Twins:
     def begin(self, page_table: Tensor, lengths: Tensor, rows: Tensor) -> Plan:
         """The reference's plan; the kernel's outputs start as garbage."""
         n, width = page_table.shape
-        workspace = self.workspace or allocate(self.shape, n, width, "cpu")
+        audits = self.kernel.audit is not None
+        workspace = self.workspace or allocate(self.shape, n, width, "cpu", audits=audits)
         for tensor in (workspace.pages, workspace.blocks, workspace.lengths):
             tensor.fill_(-77)
+        if workspace.flags is not None:
+            workspace.flags.fill_(77)
         expected = fold_select(self.reference, page_table, lengths, rows, impl="reference")
         plan = fold_select(
             self.kernel, page_table, lengths, rows, workspace=workspace, impl=self.impl
         )
-        for name in Plan._fields:
+        for name in ("pages", "lengths", "blocks", "request_rows"):
             assert torch.equal(getattr(plan, name), getattr(expected, name)), name
+        _compare_flags(plan, expected, lengths)
         assert not workspace.arrivals.any()
         self.compare()
         return expected
@@ -63,6 +69,8 @@ class Twins:
     def observe(self, layer: int, logits: Tensor, plan: Plan) -> None:
         observe(self.reference, layer, logits, plan, impl="reference")
         observe(self.kernel, layer, logits, plan, impl=self.impl)
+        audit(self.reference, layer, logits, plan, impl="reference")
+        audit(self.kernel, layer, logits, plan, impl=self.impl)
         self.compare()
 
     def compare(self) -> None:
@@ -77,6 +85,22 @@ class Twins:
         a, b = (state.prior.view(torch.int32) for state in pair)
         assert torch.equal(a, b), "prior"
         assert self.reference.counters.read() == self.kernel.counters.read()
+        if self.reference.audit is not None and self.kernel.audit is not None:
+            for name in ("tallies", "histogram"):
+                a, b = (getattr(state.audit, name) for state in pair)
+                assert torch.equal(a, b), name
+
+
+def _compare_flags(plan: Plan, expected: Plan, lengths: Tensor) -> None:
+    if expected.flags is None:
+        assert plan.flags is None
+        return
+    assert torch.equal(plan.flags.audited, expected.flags.audited), "audited"
+    block = torch.arange(plan.blocks.shape[2])
+    ours, theirs = plan.flags.blocks, expected.flags.blocks
+    noted = expected.flags.audited[:, None] & (block * BLOCK < lengths[:, None])
+    assert torch.equal(ours * noted, theirs * noted), "flags"
+    assert (ours == 77)[~noted.expand_as(ours)].all(), "flags of rows that are not audited"
 
 
 def block_history(state: SpinState) -> BlockHistory:

@@ -15,19 +15,20 @@ from sglang_spin.engine.ledger import Target
 def _around_init(original: Any, scheduler: Any, *args: Any, **kw: Any) -> None:
     from sglang.srt.runtime_context import get_context
 
-    from sglang_spin.engine.hooks import ALL
+    from sglang_spin.engine.hooks import active
     from sglang_spin.engine.install import apply
     from sglang_spin.engine.refusals import first_refusal
 
     options = SimpleNamespace(**get_context().resolved_server_args_dict())
     if refusal := first_refusal(options):
         die(refusal)
-    runtime = runtimes.start(from_env())
-    apply(ALL, runtime.evidence)
+    config = from_env()
+    runtime = runtimes.start(config, active(config))
+    apply(runtime.hooks, runtime.evidence)
     original(scheduler, *args, **kw)
     if runtime.state is None:
         die("the model did not start SGLang's DSA attention backend; start it with --no-spin")
-    if missing := runtime.evidence.missing(ALL, Proof.START):
+    if missing := runtime.evidence.missing(runtime.hooks, Proof.START):
         die(f"{missing[0]} was never reached by {Proof.START.value}: SPIN would be inactive")
 
 

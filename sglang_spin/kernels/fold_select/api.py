@@ -43,15 +43,19 @@ def fold_select(
     chosen = resolve(impl, page_table.device, supported=supported, numba=True)
     n, width = page_table.shape
     if workspace is None:
-        workspace = allocate(state.shape, n, width, page_table.device)
+        audits = state.audit is not None
+        workspace = allocate(state.shape, n, width, page_table.device, audits=audits)
     if workspace.pages.shape[1] < n or workspace.pages.shape[2] < width:
         room = list(workspace.pages.shape[1:])
         raise ValueError(f"workspace must hold [{n}, {width}] rows and columns, got {room}")
+    if state.audit is not None and workspace.flags is None:
+        raise ValueError("workspace must have flags for audits, got none: allocate(audits=True)")
     plan = Plan(
         pages=workspace.pages[:, :n, :width],
         lengths=workspace.lengths[:n],
         blocks=workspace.blocks[:, :n, :width],
         request_rows=request_rows.long(),
+        flags=workspace.flags_of(n, width) if state.audit is not None else None,
     )
     if n == 0:
         return plan

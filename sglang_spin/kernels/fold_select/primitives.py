@@ -58,6 +58,12 @@ def noise_base(seed, generation, step, layer):
 
 
 @triton.jit
+def audit_due(row, generation, step, every, stride):
+    """Audit.due."""
+    return ((row + generation) % every * stride + step) % every == 0
+
+
+@triton.jit
 def fold_and_predict(
     vertical,  # fp32, this program's line, as all pointers here
     distance,  # fp32
@@ -74,7 +80,7 @@ def fold_and_predict(
     DIAGONAL: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """-> lowest and highest trusted score, blocks forced, blocks seeded."""
+    """-> lowest and highest trusted score, blocks forced, blocks seeded, blocks cold."""
     o_chunk = tl.arange(0, CHUNK)
     low = tl.full((CHUNK,), float("inf"), tl.float32)
     high = tl.full((CHUNK,), -float("inf"), tl.float32)
@@ -116,8 +122,10 @@ def fold_and_predict(
         low = tl.minimum(low, tl.where(m_trusted, score, float("inf")))
         high = tl.maximum(high, tl.where(m_trusted, score, -float("inf")))
         m_forced = (v != v) | (o_block == 0) | (o_block == count - 1) | (live == 0)
-        forced += (m_forced & m_valid).to(tl.int32)
-    return tl.min(low, 0), tl.max(high, 0), tl.sum(forced, 0), tl.sum(seeded, 0)
+        # both counts stay below 2**15, so one sum carries them
+        forced += (m_forced & m_valid).to(tl.int32) + (((v != v) & m_valid).to(tl.int32) << 16)
+    both = tl.sum(forced, 0)
+    return tl.min(low, 0), tl.max(high, 0), both & 0xFFFF, tl.sum(seeded, 0), both >> 16
 
 
 @triton.jit

@@ -15,3 +15,6 @@ def begin(
     out.pages.copy_(plan.pages)
     out.lengths.copy_(plan.lengths)
     out.blocks.copy_(plan.blocks)
+    if out.flags is not None and plan.flags is not None:
+        out.flags.audited.copy_(plan.flags.audited)
+        out.flags.blocks.copy_(plan.flags.blocks)

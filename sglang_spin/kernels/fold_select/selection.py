@@ -8,6 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from sglang_spin.core.audit import KEPT, RETURNED
 from sglang_spin.core.block_history import AGE_CAP, NONE, SUSPECT
 from sglang_spin.kernels.fold_select.primitives import age_of, mix
 
@@ -15,6 +16,8 @@ _SUSPECT = tl.constexpr(SUSPECT)
 _UNSCORED = tl.constexpr(NONE)
 _OLDEST = tl.constexpr(AGE_CAP)
 _FORCED_KEY = tl.constexpr(0xFFFFFFFF)
+_KEPT = tl.constexpr(KEPT)
+_RETURNED = tl.constexpr(RETURNED)
 
 
 @triton.jit
@@ -83,6 +86,25 @@ def threshold_of(keys, count, budget, CHUNK: tl.constexpr):
             reached = n
         bit = bit >> 1
     return bound, budget - _count_above(keys, count, bound, CHUNK)
+
+
+@triton.jit
+def note_flags(keys, recent, flags, count, bound, ties, CHUNK: tl.constexpr):
+    """What a real row would keep, as core.audit.Flags, where an audit keeps everything."""
+    o_chunk = tl.arange(0, CHUNK)
+    equal_before = tl.full((), 0, tl.int32)
+    for start in range(0, count, CHUNK):
+        o_block = start + o_chunk
+        m_valid = o_block < count
+        key = tl.load(keys + o_block, mask=m_valid, other=0).to(tl.uint32, bitcast=True)
+        equal = (m_valid & (key == bound)).to(tl.int32)
+        rank = equal_before + tl.cumsum(equal, 0)
+        equal_before += tl.sum(equal, 0)
+        m_kept = (key > bound) | ((equal > 0) & (rank <= ties))
+        age = age_of(tl.load(recent + o_block, mask=m_valid, other=_UNSCORED))
+        m_returned = m_kept & (key != _FORCED_KEY) & (age > 0)
+        flag = tl.where(m_kept, _KEPT, 0) | tl.where(m_returned, _RETURNED, 0)
+        tl.store(flags + o_block, flag.to(tl.uint8), mask=m_valid)
 
 
 @triton.jit

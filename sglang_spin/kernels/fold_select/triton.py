@@ -16,10 +16,23 @@ from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory
 from sglang_spin.core.step import Plan, SpinState
 from sglang_spin.kernels.compile_case import CompileCase
-from sglang_spin.kernels.fold_select.primitives import fold_and_predict, noise_base, spread_of
+from sglang_spin.kernels.fold_select.primitives import (
+    audit_due,
+    fold_and_predict,
+    noise_base,
+    spread_of,
+)
+from sglang_spin.kernels.fold_select.row_end import (
+    advance_row,
+    count_cold,
+    count_row,
+    count_start,
+    count_step,
+)
 from sglang_spin.kernels.fold_select.selection import (
     compact_kept,
     fill_tail,
+    note_flags,
     threshold_of,
     write_keys,
 )
@@ -37,28 +50,7 @@ NUM_STAGES = 1  # passes write what the next one reads: nothing may be loaded ah
 _BLOCK = tl.constexpr(BLOCK)
 
 
-@triton.jit
-def _count_step(totals, request_rows, batch, request_stride):
-    """One more step, if any row of the batch is real."""
-    real = 0
-    for start in range(0, batch, 128):
-        o_row = start + tl.arange(0, 128)
-        row = tl.load(request_rows + o_row * request_stride, mask=o_row < batch, other=0)
-        real += tl.sum((row != 0).to(tl.int32), 0)
-    if real > 0:
-        tl.atomic_add(totals, tl.full((), 1, tl.int64))
-
-
-@triton.jit
-def _count_start(totals, count, seeded):
-    warm = (seeded > 0).to(tl.int64)
-    tl.atomic_add(totals + 1, warm)
-    tl.atomic_add(totals + 2, 1 - warm)
-    tl.atomic_add(totals + 3, seeded.to(tl.int64))
-    tl.atomic_add(totals + 4, (count - seeded).to(tl.int64))
-
-
-@triton.jit(do_not_specialize=["batch", "width", "seed"])
+@triton.jit(do_not_specialize=["batch", "width", "seed", "audit_every"])
 def fold_select_kernel(
     vertical,  # fp32 [layers, rows, blocks]
     distance,  # fp32, the same shape
@@ -71,7 +63,7 @@ def fold_select_kernel(
     stashed,  # i32
     kept_total,  # i64 [layers], as the next
     seen_total,
-    totals,  # i64 [5]
+    totals,  # i64 [6]
     arrivals,  # i32 [rows], zero between launches
     page_table,  # i32 [batch, width]
     lengths,  # i32 [batch]
@@ -79,6 +71,8 @@ def fold_select_kernel(
     pages,  # i32 [layers, batch, width], as the next
     blocks,
     compact_lengths,  # i32 [batch]
+    audited,  # bool [batch], as the next None without AUDIT
+    flags,  # u8, as pages
     batch,
     width,
     state_rows,
@@ -93,10 +87,13 @@ def fold_select_kernel(
     gain,  # weight of the new score
     staleness,
     seed,
+    audit_every,
+    audit_stride,
     DIAGONAL: tl.constexpr,
     STALENESS: tl.constexpr,
     RANDOM: tl.constexpr,
     FILL_TAIL: tl.constexpr,
+    AUDIT: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     i_row = tl.program_id(0).to(tl.int64)
@@ -107,19 +104,22 @@ def fold_select_kernel(
     # a length past the table must not write past the row
     count = tl.minimum((length + _BLOCK - 1) // _BLOCK, width)
     last = tl.load(stashed + row)
-    accepted = live & (last > 0) & (length > last)
-    folded = tl.where(accepted, (last + _BLOCK - 1) // _BLOCK, 0)
+    folded = tl.where(live & (last > 0) & (length > last), (last + _BLOCK - 1) // _BLOCK, 0)
     started = tl.load(fresh + row) & live
-    noise = noise_base(seed, tl.load(generation + row), tl.load(step + row), i_layer)
+    i_life = tl.load(generation + row)
+    i_step = tl.load(step + row)
+    noise = noise_base(seed, i_life, i_step, i_layer)
 
     line = (i_layer * state_rows + row) * state_blocks
     table = page_table + i_row * table_stride
-    o_pages = pages + i_layer * layer_stride + i_row * row_stride
-    o_blocks = blocks + i_layer * layer_stride + i_row * row_stride
-    low, high, forced, seeded = fold_and_predict(
+    o_recent = recent + line
+    o_out = i_layer * layer_stride + i_row * row_stride
+    o_pages = pages + o_out
+    o_blocks = blocks + o_out
+    low, high, forced, seeded, cold = fold_and_predict(
         vertical=vertical + line,
         distance=distance + line,
-        recent=recent + line,
+        recent=o_recent,
         prior=prior + i_layer * prior_stride,
         table=table,
         scores=o_pages,
@@ -132,6 +132,7 @@ def fold_select_kernel(
         DIAGONAL=DIAGONAL,
         CHUNK=CHUNK,
     )
+    count_cold(totals, i_layer, live, cold)
     tl.debug_barrier()
     # every layer knows the same blocks, so the forced of this layer are the forced of all
     budget = tl.maximum(tl.load(budgets + count), forced)
@@ -139,39 +140,31 @@ def fold_select_kernel(
     if STALENESS:
         unit = spread_of(o_pages, count, low, high, CHUNK) * staleness
         tl.debug_barrier()
-    write_keys(
-        o_pages,
-        recent + line,
-        count,
-        live,
-        unit,
-        noise,
-        STALENESS=STALENESS,
-        RANDOM=RANDOM,
-        CHUNK=CHUNK,
-    )
+    write_keys(o_pages, o_recent, count, live, unit, noise, STALENESS, RANDOM, CHUNK)
     tl.debug_barrier()
     bound, ties = threshold_of(o_pages, count, budget, CHUNK)
-    compact_kept(o_pages, o_blocks, recent + line, table, count, live, bound, ties, CHUNK)
+    if AUDIT:
+        full = live & (budget < count) & audit_due(row, i_life, i_step, audit_every, audit_stride)
+        if full:
+            note_flags(o_pages, o_recent, flags + o_out, count, bound, ties, CHUNK)
+            bound, ties, budget = bound & 0, count, count
+    compact_kept(o_pages, o_blocks, o_recent, table, count, live, bound, ties, CHUNK)
     if FILL_TAIL:
         tl.debug_barrier()
         fill_tail(o_pages, o_blocks, tl.load(table), budget, width, CHUNK)
 
     if i_layer == 0:
         tl.store(compact_lengths + i_row, length - _BLOCK * (count - budget))
+        if AUDIT:
+            tl.store(audited + i_row, full)
         if i_row == 0:
-            _count_step(totals, request_rows, batch, request_stride)
+            count_step(totals, request_rows, batch, request_stride)
         if started:
-            _count_start(totals, count, seeded)
+            count_start(totals, count, seeded)
     if live:
-        tl.atomic_add(kept_total + i_layer, budget.to(tl.int64))
-        tl.atomic_add(seen_total + i_layer, count.to(tl.int64))
+        count_row(kept_total + i_layer, seen_total + i_layer, budget, count)
         tl.debug_barrier()
-        if tl.atomic_add(arrivals + row, 1) == tl.num_programs(1) - 1:
-            tl.store(arrivals + row, 0)
-            tl.store(stashed + row, length)
-            tl.store(step + row, tl.load(step + row) + 1)
-            tl.store(fresh + row, False)
+        advance_row(arrivals + row, stashed + row, step + row, fresh + row, length)
 
 
 def begin(
@@ -210,6 +203,8 @@ def begin(
         pages=out.pages,
         blocks=out.blocks,
         compact_lengths=out.lengths,
+        audited=out.flags.audited if out.flags else None,
+        flags=out.flags.blocks if out.flags else None,
         batch=batch,
         width=width,
         state_rows=rows,
@@ -224,10 +219,13 @@ def begin(
         gain=history.alpha,
         staleness=history.staleness,
         seed=state.config.seed,
+        audit_every=state.audit.every if state.audit else 1,
+        audit_stride=state.audit.stride if state.audit else 1,
         DIAGONAL=history.diagonal,
         STALENESS=bool(history.staleness),
         RANDOM=state.config.policy == "random",
         FILL_TAIL=fill_tail,
+        AUDIT=out.flags is not None,
         CHUNK=CHUNK,
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
@@ -242,22 +240,27 @@ _TYPES = {
     "*i32": "recent budgets generation step stashed arrivals page_table lengths"
     " pages blocks compact_lengths",
     "*i64": "kept_total seen_total totals request_rows",
-    "*i1": "fresh",
+    "*i1": "fresh audited",
+    "*u8": "flags",
     "i32": "batch width state_rows state_blocks prior_stride table_stride length_stride"
-    " request_stride layer_stride row_stride seed",
+    " request_stride layer_stride row_stride seed audit_every audit_stride",
     "fp32": "keep gain staleness",
 }
 _SIGNATURE = {name: kind for kind, names in _TYPES.items() for name in names.split()}
 
 
-def _case(policy: str, aligned: bool = False, **constants: bool) -> CompileCase:
+def _case(
+    policy: str, aligned: bool = False, audit: bool = False, **constants: bool
+) -> CompileCase:
     strides = ("state_blocks", "table_stride", "layer_stride", "row_stride")
     wide = dict.fromkeys(strides, "i32:16") if aligned else {}
+    absent = {} if audit else dict.fromkeys(("audited", "flags"))
+    pointers = {name: kind for name, kind in _SIGNATURE.items() if name not in absent}
     return CompileCase(
-        name=f"fold_select {policy}{', aligned' if aligned else ''}",
+        name=f"fold_select {policy}{', aligned' * aligned}{', audits' * audit}",
         kernel=fold_select_kernel,
-        signature={**_SIGNATURE, **wide},
-        constants={**constants, "CHUNK": CHUNK},
+        signature={**pointers, **wide},
+        constants={**absent, **constants, "AUDIT": audit, "CHUNK": CHUNK},
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
         fp_fusion=False,
@@ -265,10 +268,11 @@ def _case(policy: str, aligned: bool = False, **constants: bool) -> CompileCase:
     )
 
 
-# one shape for every width, as a program walks its row in chunks; aligned where all widths are
-# multiples of 16, which makes loads wide
+# one shape for every width, as rows are walked in chunks; aligned: all are multiples of 16
+_SERVED = {"DIAGONAL": True, "STALENESS": True, "RANDOM": False, "FILL_TAIL": False}
 COMPILE_CASES = (
-    _case("spin", aligned=True, DIAGONAL=True, STALENESS=True, RANDOM=False, FILL_TAIL=False),
+    _case("spin", aligned=True, audit=True, **_SERVED),
+    _case("spin", aligned=True, **_SERVED),
     _case("spin", DIAGONAL=True, STALENESS=True, RANDOM=False, FILL_TAIL=True),
     _case("prev-iter, dense", DIAGONAL=False, STALENESS=False, RANDOM=False, FILL_TAIL=True),
     _case("random", DIAGONAL=False, STALENESS=False, RANDOM=True, FILL_TAIL=True),

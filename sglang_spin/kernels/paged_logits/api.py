@@ -8,7 +8,7 @@ from torch import Tensor
 from sglang_spin.core.block import BLOCK
 from sglang_spin.kernels.implementation import Impl, resolve
 from sglang_spin.kernels.paged_logits import reference
-from sglang_spin.kernels.paged_logits.operands import Operands
+from sglang_spin.kernels.paged_logits.operands import Operands, Placement
 
 
 def paged_logits(
@@ -21,6 +21,7 @@ def paged_logits(
     q_scales: Tensor | None = None,
     out: Tensor | None = None,
     maxima: Tensor | None = None,
+    placement: Placement | None = None,
     impl: Impl | None = None,
 ) -> Tensor:
     """Index scores of the entries that each row's page table names, from the paged cache.
@@ -36,13 +37,14 @@ def paged_logits(
     Returns `out`, fp32 [rows, width], allocated with width = 64 * blocks if not given. Nothing is
     written past a row's length, nor past `width` or the table where a length exceeds them.
     maxima: fp32 [rows, >= blocks] receives the largest logit of each block, SUSPECT where a logit
-    is NaN or the maximum not within SCORE_LIMIT; blocks past the length are not written.
+    is NaN or the maximum not within SCORE_LIMIT; blocks past the length are not written. With a
+    placement, maxima is fp32 [any, any] and block j of row r goes where the placement says.
     impl: None takes triton for CUDA tensors, else the reference. Raises ValueError on bad operands.
     """
     if out is None:
         width = page_table.shape[-1] * BLOCK
         out = torch.empty((q.shape[0], width), dtype=torch.float32, device=q.device)
-    args = Operands(q, q_scales, cache, weights, lengths, page_table, out, maxima)
+    args = Operands(q, q_scales, cache, weights, lengths, page_table, out, maxima, placement)
     if resolve(impl, q.device) == "reference":
         reference.score(args)
         return out

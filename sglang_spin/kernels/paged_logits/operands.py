@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,17 @@ _ALIGNMENT = 16  # bytes of one vector load
 _FP8_TYPES = (torch.float8_e4m3fn, torch.float8_e4m3fnuz)  # the second is what a gfx942 computes
 
 
+class Placement(NamedTuple):
+    """Where block maxima go: block j of row r to maxima[rows[r], columns[r // next_n, j]].
+
+    rows: int64 [rows], 0 for rows whose maxima go nowhere. columns: int32 [tables, >= blocks], read
+    only as far as the lengths reach. Both point into `maxima`, which nobody checks.
+    """
+
+    rows: Tensor
+    columns: Tensor
+
+
 @dataclass(frozen=True)
 class Operands:
     """Shapes as in `paged_logits`; `logits` and `maxima` are written in place."""
@@ -29,12 +41,14 @@ class Operands:
     page_table: Tensor
     logits: Tensor
     maxima: Tensor | None
+    placement: Placement | None = None
 
     def __post_init__(self) -> None:
         self._check_rows()
         self._check_cache()
         self._check_tables()
         self._check_outputs()
+        self._check_placement()
         for name, tensor in self._named():
             if tensor.device != self.q.device:
                 raise ValueError(f"{name} is on {tensor.device}, q on {self.q.device}")
@@ -62,7 +76,7 @@ class Operands:
         return min(self.page_table.shape[1] * BLOCK, self.logits.shape[1])
 
     def _named(self) -> list[tuple[str, Tensor]]:
-        fields = vars(self).items()
+        fields = {**vars(self), **(self.placement._asdict() if self.placement else {})}.items()
         return [(name, value) for name, value in fields if isinstance(value, Tensor)]
 
     def _check_rows(self) -> None:
@@ -129,12 +143,34 @@ class Operands:
             out = getattr(self, name)
             if out is None:
                 continue
-            fits = out.dim() == 2 and out.shape[0] == self.rows and out.shape[1] >= least
+            placed = name == "maxima" and self.placement is not None
+            fits = out.dim() == 2 and out.shape[1] >= (0 if placed else least)
+            fits = fits and (placed or out.shape[0] == self.rows)
             if out.dtype != torch.float32 or not fits or out.stride(1) != 1:
                 raise ValueError(
                     f"{name} must be torch.float32 [{self.rows}, >= {least}] with stride 1 along"
                     f" a row, got {_describe(out)}, strides {out.stride()}"
                 )
+
+    def _check_placement(self) -> None:
+        if self.placement is None:
+            return
+        if self.maxima is None:
+            raise ValueError("placement says where maxima go, but maxima is None: pass both")
+        rows, columns = self.placement
+        _expect("placement.rows", rows, torch.int64, (self.rows,))
+        blocks = -(-self.capacity // BLOCK)
+        fits = columns.dim() == 2 and columns.shape[0] == self.page_table.shape[0]
+        if columns.dtype != torch.int32 or not fits or columns.shape[1] < blocks:
+            raise ValueError(
+                f"placement.columns must be torch.int32 [{self.page_table.shape[0]}, >= {blocks}],"
+                f" got {_describe(columns)}"
+            )
+        if not rows.is_contiguous() or columns.stride(1) != 1:
+            raise ValueError(
+                "placement.rows and each row of placement.columns must be contiguous, got strides"
+                f" {rows.stride()} and {columns.stride()}"
+            )
 
 
 def _describe(tensor: Tensor) -> str:

@@ -120,9 +120,23 @@ def _gated_sum(product, weight):
 
 @triton.jit
 def store_maxima(score, inside, maxima, i_tile, length, TILE_PAGES: tl.constexpr):
+    o_block = i_tile * TILE_PAGES + tl.arange(0, TILE_PAGES)
+    best = _block_maxima(score, inside, TILE_PAGES)
+    tl.store(maxima + o_block, best, mask=o_block * PAGE < length)
+
+
+@triton.jit
+def place_maxima(score, inside, maxima, columns, i_tile, length, TILE_PAGES: tl.constexpr):
+    """As store_maxima, each block in the column of `maxima` that `columns` names."""
+    o_block = i_tile * TILE_PAGES + tl.arange(0, TILE_PAGES)
+    m_block = o_block * PAGE < length
+    o_column = tl.load(columns + o_block, mask=m_block, other=0)
+    tl.store(maxima + o_column, _block_maxima(score, inside, TILE_PAGES), mask=m_block)
+
+
+@triton.jit
+def _block_maxima(score, inside, TILE_PAGES: tl.constexpr):
     number = tl.where(score == score, score, float("inf"))  # a maximum would drop a NaN
     used = tl.reshape(tl.where(inside, number, -_LIMIT), (TILE_PAGES, PAGE))
     best = tl.max(used, 1)
-    o_block = i_tile * TILE_PAGES + tl.arange(0, TILE_PAGES)
-    best = tl.where(tl.abs(best) <= _LIMIT, best, _SUSPECT) + 0.0  # -0.0 as core has it: 0.0
-    tl.store(maxima + o_block, best, mask=o_block * PAGE < length)
+    return tl.where(tl.abs(best) <= _LIMIT, best, _SUSPECT) + 0.0  # -0.0 as core has it: 0.0

@@ -34,7 +34,17 @@ def _score_row(args: Operands, row: int, length: int) -> None:
     args.logits[row, :length] = logits[:length]
     if args.maxima is not None:
         count = torch.tensor([length], device=logits.device)
-        args.maxima[row, :blocks] = block_maxima(logits[None], blocks, count)[0]
+        _put_maxima(args, args.maxima, row, block_maxima(logits[None], blocks, count)[0])
+
+
+def _put_maxima(args: Operands, maxima: Tensor, row: int, values: Tensor) -> None:
+    blocks = values.shape[0]
+    if args.placement is None:
+        maxima[row, :blocks] = values
+        return
+    rows, columns = args.placement
+    if rows[row] != 0:
+        maxima[rows[row], columns[row // args.next_n, :blocks].long()] = values
 
 
 def _keys(args: Operands, pages: Tensor) -> tuple[Tensor, Tensor]:

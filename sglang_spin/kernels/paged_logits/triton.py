@@ -24,6 +24,7 @@ from sglang_spin.kernels.paged_logits.primitives import (
     load_fp4_keys,
     load_fp8_keys,
     longest_rows,
+    place_maxima,
     score_fp4,
     score_fp4_widened,
     score_fp8,
@@ -69,7 +70,9 @@ def paged_logits_kernel(
     table,  # i32 [units / SHARE, blocks]
     lengths,  # i32 [rows]
     logits,  # fp32 [rows, >= capacity]
-    maxima,  # MAXIMA: fp32 [rows, >= capacity / 64]; else any
+    maxima,  # MAXIMA: fp32 [rows, >= capacity / 64], or [any, any] if PLACED; else any
+    owners,  # PLACED: i64 [rows], the row of `maxima` that each row writes, 0 for none; else any
+    columns,  # PLACED: i32 [units / SHARE, >= capacity / 64], columns of `maxima`; else any
     units,  # groups of NEXT_N rows scored together
     capacity,  # entries that both a table row and a row of logits hold
     keys_stride,  # of a page, in elements of `keys`; likewise the next ones
@@ -77,6 +80,7 @@ def paged_logits_kernel(
     table_stride,
     logits_stride,
     maxima_stride,
+    columns_stride,
     HEADS: tl.constexpr,
     NEXT_N: tl.constexpr,
     SHARE: tl.constexpr,  # units to a row of the table
@@ -84,6 +88,7 @@ def paged_logits_kernel(
     TILE_PAGES: tl.constexpr,
     FORMAT: tl.constexpr,  # "fp8"; or "fp4" and its forms for want of a block-scaled product
     MAXIMA: tl.constexpr,
+    PLACED: tl.constexpr,
 ):
     TILE: tl.constexpr = TILE_PAGES * PAGE
     o_token = tl.arange(0, TILE)
@@ -127,7 +132,13 @@ def paged_logits_kernel(
                     )
                 inside = o_column < length
                 tl.store(logits + row * logits_stride + o_column, score, mask=inside)
-                if MAXIMA:
+                if PLACED:
+                    owner = tl.load(owners + row)
+                    p_columns = columns + (unit // SHARE).to(tl.int64) * columns_stride
+                    p_maxima = maxima + owner * maxima_stride
+                    begun = tl.where(owner == 0, 0, length)
+                    place_maxima(score, inside, p_maxima, p_columns, i_tile, begun, TILE_PAGES)
+                elif MAXIMA:
                     p_maxima = maxima + row * maxima_stride
                     store_maxima(score, inside, p_maxima, i_tile, length, TILE_PAGES)
         tile = last
@@ -137,7 +148,7 @@ def score(args: Operands) -> None:
     """Enqueue the scorer on the current stream; shapes alone decide the launch."""
     if args.rows == 0 or args.capacity == 0:
         return
-    product, maxima = product_of(args), args.maxima
+    product, maxima, placement = product_of(args), args.maxima, args.placement
     fp4 = product != "fp8"
     # with several rows' accumulators the block-scaled product spills; V4 shares no tables anyway
     together = 1 if fp4 else args.next_n
@@ -153,6 +164,8 @@ def score(args: Operands) -> None:
         lengths=args.lengths,
         logits=args.logits,
         maxima=args.logits if maxima is None else maxima,
+        owners=args.lengths if placement is None else placement.rows,
+        columns=args.lengths if placement is None else placement.columns,
         units=units,
         capacity=args.capacity,
         keys_stride=keys.stride(0),
@@ -160,6 +173,7 @@ def score(args: Operands) -> None:
         table_stride=args.page_table.stride(0),
         logits_stride=args.logits.stride(0),
         maxima_stride=0 if maxima is None else maxima.stride(0),
+        columns_stride=0 if placement is None else placement.columns.stride(0),
         HEADS=args.heads,
         NEXT_N=together,
         SHARE=args.next_n // together,
@@ -167,6 +181,7 @@ def score(args: Operands) -> None:
         TILE_PAGES=tuning.tile_pages,
         FORMAT=product,
         MAXIMA=maxima is not None,
+        PLACED=placement is not None,
         num_warps=NUM_WARPS,
         num_stages=tuning.num_stages,
     )
@@ -202,20 +217,23 @@ def _processors(device: torch.device) -> int:
 
 _SIGNATURE = (
     dict.fromkeys(("weights", "logits", "maxima"), "*fp32")
-    | dict.fromkeys(("table", "lengths"), "*i32")
+    | dict.fromkeys(("table", "lengths", "columns"), "*i32")
+    | {"owners": "*i64"}
     | dict.fromkeys(("units", "capacity"), "i32")
     | dict.fromkeys(("keys_stride", "scales_stride"), "i32:16")
     | dict.fromkeys(("table_stride", "logits_stride", "maxima_stride"), "i32")
+    | {"columns_stride": "i32"}
 )
 
 
-def _case(product: str, heads: int, next_n: int = 1, maxima: bool = True) -> CompileCase:
+def _case(product: str, heads: int, next_n: int = 1, maxima: str = "rows") -> CompileCase:
+    """maxima: "rows" of their own, "placed" in the history, or "" for logits only."""
     fp4 = product != "fp8"
     keys, scales = ("*u8", "*u8") if fp4 else ("*fp8e4nv", "*fp32")
     rows = f", next_n {next_n}" if next_n > 1 else ""
     tuning = tuning_of(product, next_n)
     return CompileCase(
-        name=f"paged_logits {product}, {heads} heads{rows}{'' if maxima else ', logits only'}",
+        name=f"paged_logits {product}, {heads} heads{rows}{_KINDS[maxima]}",
         kernel=paged_logits_kernel,
         signature=_SIGNATURE | {"q": keys, "q_scales": scales, "keys": keys, "key_scales": scales},
         constants={
@@ -225,7 +243,8 @@ def _case(product: str, heads: int, next_n: int = 1, maxima: bool = True) -> Com
             "UNITS": 128,
             "TILE_PAGES": tuning.tile_pages,
             "FORMAT": product,
-            "MAXIMA": maxima,
+            "MAXIMA": maxima != "",
+            "PLACED": maxima == "placed",
         },
         num_warps=NUM_WARPS,
         num_stages=tuning.num_stages,
@@ -234,6 +253,7 @@ def _case(product: str, heads: int, next_n: int = 1, maxima: bool = True) -> Com
     )
 
 
+_KINDS = {"rows": "", "placed": ", maxima placed", "": ", logits only"}
 _TARGETS = {
     "fp8": None,
     "fp4": ("sm_90", "sm_100", "sm_103", "gfx950"),
@@ -241,11 +261,13 @@ _TARGETS = {
 }
 COMPILE_CASES = (
     _case("fp8", 64),
-    _case("fp8", 64, maxima=False),
+    _case("fp8", 64, maxima="placed"),
+    _case("fp8", 64, maxima=""),
     _case("fp8", 64, next_n=5),
     _case("fp8", 32),
     _case("fp8", 16),
     _case("fp4", 64),
+    _case("fp4", 64, maxima="placed"),
     _case("fp4", 32),
     _case("fp4", 16),
     _case("fp4 as bf16", 64),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 from sglang_spin.lab.cost import operators, published, traffic
 from sglang_spin.lab.cost.assumptions import assumptions
 from sglang_spin.lab.cost.estimate import PAPER, SCENARIOS, Part, Point, StepModel
+from sglang_spin.lab.cost.operators import Observe
 from sglang_spin.lab.cost.published import PublishedRun
 
 SCHEMA = 1
@@ -147,15 +149,21 @@ def _step_section(step: StepModel) -> str:
 def _spin_section(step: StepModel, points: Sequence[Point]) -> str:
     paper = operators.slot_state_bytes(step.model, step.load) / 1e9
     ours = operators.block_state_bytes(step.model, step.load) / 1e9
-    shares = ", ".join(f"{moved_share(step, p.kept):.2%} at {p.sparsity:g}" for p in points)
+    shares = [_moved_shares(replace(step, observe=how), points) for how in get_args(Observe)]
     return "\n".join(
         [
             f"What SPIN adds to a step at sparsity {points[-1].sparsity:g}, one rank",
             *_parts_table(_spin_parts(step, points[-1])),
-            f"  bytes our operators move, over the bytes of scoring all blocks: {shares}",
+            "  bytes our operators move, over the bytes of scoring all blocks",
+            *shares,
             f"  state held: paper {paper:.3f} GB, ours {ours:.3f} GB",
         ]
     )
+
+
+def _moved_shares(step: StepModel, points: Sequence[Point]) -> str:
+    shares = ", ".join(f"{moved_share(step, p.kept):.2%} at {p.sparsity:g}" for p in points)
+    return f"    observe {step.observe:<9} {shares}"
 
 
 def _table_section(step: StepModel, points: Sequence[Point]) -> str:

@@ -1,0 +1,55 @@
+"""The operator: checks at the border, then the chosen implementation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from sglang_spin.core.block import BLOCK
+from sglang_spin.kernels.implementation import Impl, resolve
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sglang_spin.core.step import Plan, SpinState
+
+
+def audit(
+    state: SpinState, layer: int, logits: Tensor, plan: Plan, *, impl: Impl | None = None
+) -> None:
+    """Count the misses of one indexer layer (0-based) in the audited rows of a step.
+
+    logits: fp32 [n, >= width * 64], compact columns of `plan`, contiguous in a row, any row stride;
+    entries at or past a row's compact length are never read. Nothing happens in a state without
+    audits. SpinState.add_audits defines every result bit.
+
+    impl "triton" is one launch of a program per row, which ends at once where the row is not
+    audited; "numba" is one compiled call on a CPU.
+
+    Raises ValueError naming the argument, what was expected and what came.
+    """
+    if state.audit is None or plan.flags is None:
+        return
+    layers, n, width = plan.pages.shape
+    if not 0 <= layer < layers:
+        raise ValueError(f"layer must be 0 to {layers - 1}, got {layer}")
+    if logits.dim() != 2 or logits.shape[0] != n or logits.shape[1] < width * BLOCK:
+        want = f"[{n}, >= {width * BLOCK}]"
+        raise ValueError(f"logits must be float32 {want}, got {list(logits.shape)}")
+    if logits.dtype != torch.float32 or logits.stride(1) != 1:
+        kind = f"{logits.dtype} with strides {logits.stride()}"
+        raise ValueError(f"logits must be float32 and contiguous in a row, got {kind}")
+    chosen = resolve(impl, logits.device, numba=True)
+    if n == 0:
+        return
+    if chosen == "reference":
+        state.add_audits(layer, logits, plan)
+    elif chosen == "numba":
+        from sglang_spin.kernels.audit import numba
+
+        numba.add(state.audit, layer, logits, plan)
+    else:
+        from sglang_spin.kernels.audit import triton
+
+        triton.add(state.audit, layer, logits, plan)
