@@ -63,7 +63,7 @@ class Streams:
     late_ns: "array[int]" = field(default_factory=lambda: array("q"))
 
     async def beat(self, wanted: int) -> None:
-        """Write the next event of every stream at each beat, once all `wanted` streams are there."""
+        """Write the next event of every stream at each beat, once `wanted` streams are there."""
         clock = time.perf_counter
         while True:
             while len(self.active) < wanted:
