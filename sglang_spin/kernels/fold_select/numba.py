@@ -158,7 +158,7 @@ _SIGNATURE = types.void(
     types.Tuple((_I32[:, :], _I32[:], _I64[:])),
     types.Tuple((_I32[:, :, :], _I32[:, :, :], _I32[:])),
     types.UniTuple(_F32, 3),
-    types.Tuple((_FLAG, _FLAG, _FLAG, _I64)),
+    types.Tuple((_FLAG, _FLAG, _FLAG, _I64, _I64)),
 )
 
 
@@ -170,15 +170,16 @@ def _step(history, prior, budgets, rows_state, totals, batch, out, weights, flag
     table, lengths, owners = batch
     pages, blocks, compact_lengths = out
     keep, gain, staleness = weights
-    diagonal, random, fill, seed = flags
+    diagonal, random, fill, seed, ratio = flags
     width = table.shape[1]
     scores = np.empty(width, np.float32)
     for i in range(owners.shape[0]):
         row, length = owners[i], lengths[i]
-        count = min((length + BLOCK - 1) // BLOCK, width)
+        count = min((length // ratio + BLOCK - 1) // BLOCK, width)
         live = row != 0
         last = stashed[row]
-        folded = (last + BLOCK - 1) // BLOCK if live and last > 0 and length > last else 0
+        accepted = live and last > 0 and length > last
+        folded = (last // ratio + BLOCK - 1) // BLOCK if accepted else 0
         started, seeded, budget = live and fresh[row], 0, 0
         for layer in range(vertical.shape[0]):
             v, d, r = vertical[layer, row], distance[layer, row], recent[layer, row]
@@ -195,7 +196,7 @@ def _step(history, prior, budgets, rows_state, totals, batch, out, weights, flag
             if live:
                 kept_total[layer] += budget
                 seen_total[layer] += count
-        compact_lengths[i] = length - BLOCK * (count - budget)
+        compact_lengths[i] = length // ratio - BLOCK * (count - budget)
         if live:
             stashed[row], fresh[row], step[row] = length, False, step[row] + 1
         if started:
@@ -230,5 +231,5 @@ def begin(
         (page_table.numpy(), lengths.numpy(), out.request_rows.numpy()),
         (out.pages.numpy(), out.blocks.numpy(), out.lengths.numpy()),
         (np.float32(1 - alpha), np.float32(alpha), np.float32(history.staleness)),
-        (history.diagonal, config.policy == "random", fill_tail, config.seed),
+        (history.diagonal, config.policy == "random", fill_tail, config.seed, state.shape.ratio),
     )

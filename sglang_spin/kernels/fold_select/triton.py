@@ -97,6 +97,7 @@ def fold_select_kernel(
     STALENESS: tl.constexpr,
     RANDOM: tl.constexpr,
     FILL_TAIL: tl.constexpr,
+    RATIO: tl.constexpr,  # tokens of an entry; lengths and stashed are tokens
     CHUNK: tl.constexpr,
 ):
     i_row = tl.program_id(0).to(tl.int64)
@@ -105,10 +106,11 @@ def fold_select_kernel(
     live = row != 0
     length = tl.load(lengths + i_row * length_stride)
     # a length past the table must not write past the row
-    count = tl.minimum((length + _BLOCK - 1) // _BLOCK, width)
+    entries = length // RATIO
+    count = tl.minimum((entries + _BLOCK - 1) // _BLOCK, width)
     last = tl.load(stashed + row)
     accepted = live & (last > 0) & (length > last)
-    folded = tl.where(accepted, (last + _BLOCK - 1) // _BLOCK, 0)
+    folded = tl.where(accepted, (last // RATIO + _BLOCK - 1) // _BLOCK, 0)
     started = tl.load(fresh + row) & live
     noise = noise_base(seed, tl.load(generation + row), tl.load(step + row), i_layer)
 
@@ -158,7 +160,7 @@ def fold_select_kernel(
         fill_tail(o_pages, o_blocks, tl.load(table), budget, width, CHUNK)
 
     if i_layer == 0:
-        tl.store(compact_lengths + i_row, length - _BLOCK * (count - budget))
+        tl.store(compact_lengths + i_row, entries - _BLOCK * (count - budget))
         if i_row == 0:
             _count_step(totals, request_rows, batch, request_stride)
         if started:
@@ -228,6 +230,7 @@ def begin(
         STALENESS=bool(history.staleness),
         RANDOM=state.config.policy == "random",
         FILL_TAIL=fill_tail,
+        RATIO=state.shape.ratio,
         CHUNK=CHUNK,
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
@@ -250,14 +253,14 @@ _TYPES = {
 _SIGNATURE = {name: kind for kind, names in _TYPES.items() for name in names.split()}
 
 
-def _case(policy: str, aligned: bool = False, **constants: bool) -> CompileCase:
+def _case(policy: str, aligned: bool = False, **constants: int) -> CompileCase:
     strides = ("state_blocks", "table_stride", "layer_stride", "row_stride")
     wide = dict.fromkeys(strides, "i32:16") if aligned else {}
     return CompileCase(
         name=f"fold_select {policy}{', aligned' if aligned else ''}",
         kernel=fold_select_kernel,
         signature={**_SIGNATURE, **wide},
-        constants={**constants, "CHUNK": CHUNK},
+        constants={"RATIO": 1, **constants, "CHUNK": CHUNK},
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
         fp_fusion=False,
@@ -270,6 +273,7 @@ def _case(policy: str, aligned: bool = False, **constants: bool) -> CompileCase:
 COMPILE_CASES = (
     _case("spin", aligned=True, DIAGONAL=True, STALENESS=True, RANDOM=False, FILL_TAIL=False),
     _case("spin", DIAGONAL=True, STALENESS=True, RANDOM=False, FILL_TAIL=True),
+    _case("spin V4", True, DIAGONAL=True, STALENESS=True, RANDOM=False, FILL_TAIL=False, RATIO=4),
     _case("prev-iter, dense", DIAGONAL=False, STALENESS=False, RANDOM=False, FILL_TAIL=True),
     _case("random", DIAGONAL=False, STALENESS=False, RANDOM=True, FILL_TAIL=True),
 )
