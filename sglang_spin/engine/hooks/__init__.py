@@ -19,7 +19,7 @@ ALL: tuple[Hook, ...] = (
 RELIED_ON: tuple[Target, ...] = (*backend.RELIED_ON, *v4.RELIED_ON)
 
 
-def active(config: SpinConfig, attention_backend: str) -> tuple[Hook, ...]:
+def active(config: SpinConfig, attention_backend: str = "dsa") -> tuple[Hook, ...]:
     """The hooks that a server with these options installs."""
     unused = v4.HOOKS if attention_backend == "dsa" else backend.HOOKS
     if config.scorer != "fused":
