@@ -123,7 +123,7 @@ def _tiny_model(name: str) -> str:
 def _cpu_launch(path: str, config: SpinConfig, rest: list[str]) -> Launch:
     from sglang_spin.cpu import bootstrap, launch_defaults
 
-    defaults = _without_overridden(launch_defaults.SERVER_ARGS, rest)
+    defaults = _without_overridden(launch_defaults.server_args(path), rest)
     full = bootstrap.environment(dict(os.environ))
     added = {name: value for name, value in full.items() if os.environ.get(name) != value}
     return Launch((f"--model-path={path}", *defaults, *rest), {**added, **config.to_env()})

@@ -11,8 +11,7 @@ from typing import Any
 
 from sglang_spin.engine.fatal import die
 from sglang_spin.engine.hook import Evidence, Hook
-from sglang_spin.engine.hooks import ALL
-from sglang_spin.engine.hooks.backend import RELIED_ON
+from sglang_spin.engine.hooks import ALL, RELIED_ON
 from sglang_spin.engine.hooks.scheduler import SCHEDULER
 from sglang_spin.engine.ledger import Target, require
 from sglang_spin.engine.refusals import first_refusal

@@ -19,16 +19,28 @@ class Refusal:
     why: str
 
 
+_PAGE_TOKENS = {"dsa": 64, "dsv4": 256}  # of a page, by attention backend
+
 REFUSALS: tuple[Refusal, ...] = (
     Refusal(
-        "an --attention-backend other than dsa",
-        lambda o: o.attention_backend != "dsa",
-        "only the DSA indexer (DeepSeek-V3.2, GLM-5) is hooked so far",
+        "an --attention-backend other than dsa or dsv4",
+        lambda o: o.attention_backend not in _PAGE_TOKENS,
+        "only the indexers of DeepSeek-V3.2, GLM-5 (dsa) and DeepSeek-V4 (dsv4) are hooked",
     ),
     Refusal(
-        "--page-size other than 64",
-        lambda o: o.page_size != 64,
+        "--page-size other than 64 (dsa) or 256 (dsv4)",
+        lambda o: o.page_size != _PAGE_TOKENS[o.attention_backend],
         "a block is one index-K page of 64 entries; pooled indexers (KPool) use larger pages",
+    ),
+    Refusal(
+        "--dsv4-attn-backend other than flashmla",
+        lambda o: o.attention_backend == "dsv4" and o.dsv4_attn_backend != "flashmla",
+        "TRT-LLM and MegaAttention are not tested with a pruned indexer",
+    ),
+    Refusal(
+        "--enable-return-indexer-topk with dsv4",
+        lambda o: o.attention_backend == "dsv4" and o.enable_return_indexer_topk,
+        "it would return columns of the compact table as if they were positions",
     ),
     Refusal(
         "--speculative-algorithm",

@@ -19,6 +19,8 @@ from sglang_spin.kernels.observe import observe
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sglang_spin.engine.v4 import CompactC4
+
 logger = logging.getLogger(__name__)
 
 STATE_BYTES = 12  # per layer, row and block, of every policy but spin-paper
@@ -37,6 +39,8 @@ class Runtime:
         self.fused: FusedScorer | None = None
         self.allocator: Any = None
         self.runner: Any = None
+        self.block_tokens = BLOCK
+        self.c4: CompactC4 | None = None
         self.layer_slots: dict[int, int] = {}
         self.observed: set[int] = set()
         self.proven = False
@@ -45,22 +49,27 @@ class Runtime:
         self.plan: Plan | None = None
         self.engine_plan: tuple[Any, Any] = (None, None)
 
-    def attach(self, runner: Any, layers: list[int]) -> None:
+    def attach(self, runner: Any, allocator: Any, layers: list[int], ratio: int = 1) -> None:
         """Size and allocate the state for a target model runner whose pools are allocated.
 
-        layers: engine layer ids that own an indexer, ascending.
+        allocator: of the pages whose numbers the index cache shares. layers: engine layer ids that
+        own an indexer, ascending. ratio: tokens of an index entry.
         """
         if not layers:
-            die("the model has no DSA indexer layer, so SPIN cannot act; start it with --no-spin")
-        self.runner, self.allocator = runner, runner.token_to_kv_pool_allocator
+            die("the model has no sparse indexer, so SPIN cannot act; start it with --no-spin")
+        self.runner, self.allocator = runner, allocator
+        self.block_tokens = BLOCK * ratio
+        if allocator.page_size != self.block_tokens:
+            die(f"a page has {allocator.page_size} tokens and a block {self.block_tokens}")
         self.layer_slots = {layer: slot for slot, layer in enumerate(layers)}
         table = runner.req_to_token_pool.req_to_token
         shape = Shape(
             layers=len(layers),
             rows=table.shape[0],
-            blocks=-(-table.shape[1] // BLOCK),
+            blocks=-(-table.shape[1] // self.block_tokens),
             pages=self.allocator.num_pages + 1,
             index_topk=runner.model_config.hf_config.index_topk,
+            ratio=ratio,
         )
         _check_memory(shape)
         self.state = SpinState(self.config, shape, runner.device)
@@ -82,7 +91,10 @@ class Runtime:
         return self.layer_slots[layer] == 0
 
     def begin(self, page_table: Tensor, lengths: Tensor, request_rows: Tensor) -> Plan:
-        """Begin a step: SpinState.begin as one kernel on a GPU, as torch on a CPU."""
+        """Begin a step: SpinState.begin as one kernel on a GPU, as torch on a CPU.
+
+        page_table int32 [rows, pages]; lengths int32 [rows], in tokens; request_rows int [rows].
+        """
         assert self.state is not None
         self.plan = fold_select(
             self.state,

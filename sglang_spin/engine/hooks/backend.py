@@ -20,7 +20,8 @@ def _after_init(_result: None, backend: Any, model_runner: Any, *_args: Any, **_
         return
     runtime = runtimes.current()
     if runtime.state is None:
-        runtime.attach(model_runner, _indexer_layers(model_runner.model))
+        allocator = model_runner.token_to_kv_pool_allocator
+        runtime.attach(model_runner, allocator, _indexer_layers(model_runner.model))
     backend.spin_runtime = runtime
 
 

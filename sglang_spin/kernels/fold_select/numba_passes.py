@@ -36,9 +36,9 @@ def _mix(value):
 
 
 @njit(inline="always")
-def blocks_to_fold(last, length):
+def blocks_to_fold(last, length, ratio):
     """Blocks that the last step scored, if its row was accepted."""
-    return (last + BLOCK - 1) // BLOCK if last > 0 and length > last else 0
+    return (last // ratio + BLOCK - 1) // BLOCK if last > 0 and length > last else 0
 
 
 @njit(cache=True)
