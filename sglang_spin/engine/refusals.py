@@ -177,11 +177,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "a stage without an indexer layer has no step to hook",
     ),
     Refusal(
-        "--attn-dp-size above 1",
-        lambda o: (o.attn_dp_size or 1) > 1 or o.enable_dp_attention,
-        "idle ranks are not proven yet",
-    ),
-    Refusal(
         "--elastic-ep-backend",
         lambda o: o.elastic_ep_backend is not None,
         "ranks that leave and join at run time are not tested with SPIN",

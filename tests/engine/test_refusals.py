@@ -58,7 +58,6 @@ ASKED: dict[str, Case] = {
     "--dcp-size above 1": (["--dcp-size=2", "--tp-size=2"], {}),
     "--attn-cp-size above 1": (["--attn-cp-size=2", "--tp-size=2"], {}),
     "--pp-size above 1": (["--pp-size=2"], {}),
-    "--attn-dp-size above 1": (["--tp-size=2", "--dp-size=2", "--enable-dp-attention"], {}),
     "--elastic-ep-backend": (["--elastic-ep-backend=nixl"], {}),
     "--disaggregation-mode": (["--disaggregation-mode=decode"], {}),
     "--enable-pdmux": (["--enable-pdmux"], {}),
