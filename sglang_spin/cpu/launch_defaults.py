@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 ENV: dict[str, str] = {
     # SGLang's own switch; it also arms this package's plugin
     "SGLANG_USE_CPU_ENGINE": "1",
@@ -56,7 +58,7 @@ def rank_environment(arguments: tuple[str, ...], cores: int) -> dict[str, str]:
 def _number(arguments: tuple[str, ...], names: tuple[str, ...]) -> int:
     """The value of an option in `--name=n` or `--name n` form, 1 if absent or no number."""
     words = [part for argument in arguments for part in argument.split("=", 1)]
-    for name, value in zip(words, [*words[1:], ""], strict=True):
+    for name, value in pairwise(words):
         if name in names and value.isdecimal():
             return int(value)
     return 1
