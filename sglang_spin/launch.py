@@ -124,7 +124,8 @@ def _cpu_launch(path: str, config: SpinConfig, rest: list[str]) -> Launch:
     from sglang_spin.cpu import bootstrap, launch_defaults
 
     defaults = _without_overridden(launch_defaults.server_args(path), rest)
-    full = bootstrap.environment(dict(os.environ))
+    ranks = launch_defaults.rank_environment(tuple(rest), os.cpu_count() or 1)
+    full = ranks | bootstrap.environment(dict(os.environ))
     added = {name: value for name, value in full.items() if os.environ.get(name) != value}
     return Launch((f"--model-path={path}", *defaults, *rest), {**added, **config.to_env()})
 

@@ -59,6 +59,18 @@ def test_no_spin_leaves_it_off() -> None:
     assert "SPIN_ENABLED=0" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "groups"),
+    [(["--tp-size=2"], 2), (["--tp", "2", "--dp-size=2"], 4), ([], 0)],
+)
+def test_each_rank_is_given_cores(arguments: list[str], groups: int) -> None:
+    """On the CPU engine several ranks get a group of cores each, without which SGLang ends."""
+    done = _run("--model=tiny-dsa", "--dry-run", *arguments)
+    words = [w.strip("'") for w in done.stdout.split() if "CPU_OMP_THREADS_BIND" in w]
+    cores = [word.partition("=")[2].strip("'").split("|") for word in words]
+    assert [len(each) for each in cores] == ([groups] if groups else [])
+
+
 def test_a_flag_beats_the_file_beats_the_environment(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

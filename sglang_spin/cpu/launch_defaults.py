@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 ENV: dict[str, str] = {
@@ -62,3 +63,29 @@ def server_args(model: str) -> tuple[str, ...]:
     config = Path(model) / "config.json"
     family = json.loads(config.read_text()).get("model_type") if config.is_file() else None
     return _COMMON + (_V4 if family == "deepseek_v4" else _DSA)
+
+
+_RANKS = ("--tp-size", "--tp", "--tensor-parallel-size")
+_REPLICAS = ("--dp-size", "--dp", "--data-parallel-size")
+
+
+def rank_environment(arguments: tuple[str, ...], cores: int) -> dict[str, str]:
+    """What several ranks on one machine need: SGLang asks for a group of cores each.
+
+    Without this it insists on a NUMA node per rank. The groups overlap where ranks outnumber cores.
+    """
+    ranks = _number(arguments, _RANKS) * _number(arguments, _REPLICAS)
+    if ranks == 1:
+        return {}
+    share = max(1, cores // ranks)
+    groups = [f"{i * share % cores}" for i in range(ranks)]
+    return {"SGLANG_CPU_OMP_THREADS_BIND": "|".join(groups), "NUMBA_NUM_THREADS": str(share)}
+
+
+def _number(arguments: tuple[str, ...], names: tuple[str, ...]) -> int:
+    """The value of an option in `--name=n` or `--name n` form, 1 if absent or no number."""
+    words = [part for argument in arguments for part in argument.split("=", 1)]
+    for name, value in pairwise(words):
+        if name in names and value.isdecimal():
+            return int(value)
+    return 1

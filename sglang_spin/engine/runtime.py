@@ -138,7 +138,7 @@ class Runtime:
         """
         self.decode_allocations += 1
         if self.decode_allocations > 2:
-            self.prove_decode()
+            self._require(Proof.DECODE)
 
     def rows_opened(self, rows: list[int]) -> None:
         """Note rows given out; a row that comes back without its release means a hook was lost."""

@@ -8,6 +8,7 @@ from sglang_spin.engine import runtime as runtimes
 from sglang_spin.engine.fatal import die
 from sglang_spin.engine.hook import Hook, How, Proof
 from sglang_spin.engine.ledger import Target
+from sglang_spin.engine.model_refusals import model_refusal
 
 _BACKEND = "sglang.srt.layers.attention.deepseek_v4_backend:DeepseekV4AttnBackend"
 _INDEXER = "sglang.srt.layers.attention.dsv4.indexer"
@@ -21,6 +22,8 @@ def _after_init(_result: None, backend: Any, model_runner: Any, *_args: Any, **_
         return
     from sglang_spin.engine.v4 import RATIO, CompactC4
 
+    if refusal := model_refusal(model_runner.model_config.hf_config):
+        die(refusal)
     runtime = runtimes.current()
     if runtime.state is None:
         allocator = model_runner.token_to_kv_pool_allocator.full_attn_allocator
