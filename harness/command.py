@@ -1,26 +1,25 @@
-"""`harness run`: from a spec file to a result folder and an exit code."""
+"""`harness run`, `resume`, `calibrate` and `report`: what happens between options and exit code."""
 
-import asyncio
-import signal
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import uvloop
-import yaml
-
-from harness.campaign import Campaign, run_campaign
+from harness.campaign import Campaign
 from harness.environment import environment
-from harness.errors import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, HarnessError, PreflightError
+from harness.errors import EXIT_INTERRUPTED, EXIT_OK
+from harness.finish import exit_code, spec_text, tell, write_result
+from harness.noise import calibration_spec, check_margins, noise_floor
 from harness.plan import describe_plan
-from harness.plots import all_plots
 from harness.preflight import check_machine
 from harness.progress import Progress
-from harness.report import render_report
 from harness.results import ResultFolder
+from harness.runstore import RunStore, write_whole
+from harness.session import run_session
+from harness.spec import Spec
 from harness.specfile import load_spec
 from harness.summary import summarise
-from harness.table import write_requests
+from harness.verdict import Outcome
 
 
 @dataclass(frozen=True)
@@ -36,81 +35,110 @@ class RunCommand:
 def execute(command: RunCommand, progress: Progress) -> int:
     """Run the campaign and write its result; return the exit code. Raises HarnessError."""
     spec = load_spec(command.config, command.overrides)
+    check_margins(spec)
     if command.dry_run:
         progress.say(describe_plan(spec))
         return EXIT_OK
+    code, _ = _new_campaign(spec, command.results, progress)
+    return code
+
+
+def calibrate(command: RunCommand, out: Path, progress: Progress) -> int:
+    """Run the baseline against itself and write the noise floor; return the exit code."""
+    spec = calibration_spec(load_spec(command.config, command.overrides))
+    if command.dry_run:
+        progress.say(describe_plan(spec))
+        return EXIT_OK
+    code, folder = _new_campaign(spec, command.results, progress)
+    if code != EXIT_OK:
+        return code
+    floor = noise_floor(spec, folder.read_json("summary.json"), folder.read_json("env.json"))
+    write_whole(out, (json.dumps(floor, indent=2) + "\n").encode())
+    for metric, found in floor["metrics"].items():
+        progress.say(
+            f"noise floor of {metric}: half-width {found['half_width']:.2%} with "
+            f"{found['pairs']} pairs; margins from {2 * found['half_width']:.2%} on can be used"
+        )
+    progress.say(f"noise floor: {out}")
+    return EXIT_OK
+
+
+def resume(path: Path, progress: Progress) -> int:
+    """Go on with an interrupted campaign in its own folder; return the exit code."""
+    folder = ResultFolder.existing(path)
+    campaign = load_campaign(folder)
+    with folder.locked():
+        done = campaign.done_pairs()
+        again = [run for run in campaign.runs if run.pair not in done]
+        campaign.runs = [run for run in campaign.runs if run.pair in done]
+        campaign.stopped = None
+        if not again and _complete(campaign):
+            progress.say("nothing to resume, every pair is done")
+            return _finish(campaign, folder, progress, folder.read_json("env.json"))
+        check_machine(campaign.spec)
+        progress.phase("resume", f"{len(done)} pairs are done, {len(again)} runs are done again")
+        redone = [f"{run.label}: {'; '.join(run.problems) or 'its pair'}" for run in again]
+        campaign.redone += redone
+        folder.write_json("redone.json", campaign.redone)
+        # from here on the folder is no complete result
+        (folder.path / "summary.json").unlink(missing_ok=True)
+        RunStore(folder.path).drop(again)
+        return _work(campaign, folder, progress)
+
+
+def rebuild(path: Path, progress: Progress) -> int:
+    """Write report, tables and summary anew from the stored runs; return the exit code."""
+    folder = ResultFolder.existing(path)
+    with folder.locked():
+        about = folder.read_json("env.json") or {"servers": {}}
+        return _finish(load_campaign(folder), folder, progress, about)
+
+
+def load_campaign(folder: ResultFolder) -> Campaign:
+    """The campaign as far as its folder holds it."""
+    campaign = Campaign(load_spec(folder.path / "spec.yaml", []))
+    campaign.runs = RunStore(folder.path).load()
+    campaign.stopped = (folder.read_json("summary.json") or {}).get("stopped")
+    campaign.redone = folder.read_json("redone.json") or []
+    return campaign
+
+
+def undecided(campaign: Campaign) -> bool:
+    """Would more pairs help? Only where a gate could not decide from valid runs."""
+    if campaign.invalid_reasons():
+        return False
+    verdict = summarise(campaign)["verdict"]
+    return verdict is not None and verdict["outcome"] == Outcome.INCONCLUSIVE
+
+
+def _complete(campaign: Campaign) -> bool:
+    pairs = len(campaign.done_pairs())
+    spec = campaign.spec
+    return pairs >= spec.most_pairs or (pairs == spec.pairs and not undecided(campaign))
+
+
+def _new_campaign(spec: Spec, results: Path, progress: Progress) -> tuple[int, ResultFolder]:
     progress.phase("preflight", spec.name)
     check_machine(spec)
-    folder = ResultFolder(command.results, spec.name)
-    spec_yaml = yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False)
-    folder.write_text("spec.yaml", spec_yaml)
-    campaign = Campaign(spec)
-    interrupted = False
-    try:
-        interrupted = _run_until_done_or_signal(campaign, folder.path / "servers", progress)
-    except HarnessError as error:
-        campaign.stopped = (
-            f"preflight: {error}" if isinstance(error, PreflightError) else str(error)
-        )
-    finally:
-        # also on a crash: raw records must survive what went wrong with them
-        write_requests(folder.path / "requests.parquet", campaign.runs)
-    summary = _write_result(campaign, folder, spec_yaml)
-    _tell(summary, progress)
-    progress.say(f"{'valid' if summary['valid'] else 'NOT VALID'}: {folder.path}/report.html")
-    if interrupted:
-        return EXIT_INTERRUPTED
-    return EXIT_OK if summary["valid"] else EXIT_INVALID
+    folder = ResultFolder.create(results, spec.name)
+    with folder.locked():
+        folder.write_text("spec.yaml", spec_text(spec))
+        return _work(Campaign(spec), folder, progress), folder
 
 
-def _run_until_done_or_signal(campaign: Campaign, logs: Path, progress: Progress) -> bool:
-    """True when SIGINT or SIGTERM ended the campaign early; servers are down either way."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-
-        async def supervised() -> bool:
-            task = asyncio.ensure_future(run_campaign(campaign, logs, progress))
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, task.cancel)
-            try:
-                await task
-            except asyncio.CancelledError:
-                campaign.stopped = "interrupted"
-                return True
-            return False
-
-        return runner.run(supervised())
-
-
-def _write_result(campaign: Campaign, folder: ResultFolder, spec_yaml: str) -> dict[str, Any]:
-    summary = summarise(campaign)
-    about = environment(campaign.spec, campaign.servers)
-    plots = all_plots(campaign, summary)
-    folder.write_json("env.json", about)
-    for name, png in plots.items():
-        (folder.path / name).write_bytes(png)
-    folder.write_text("report.html", render_report(summary, spec_yaml, about, plots))
-    # last, so that a folder with a summary is a complete one
-    folder.write_json("summary.json", summary)
+def _work(campaign: Campaign, folder: ResultFolder, progress: Progress) -> int:
+    campaign.on_run = RunStore(folder.path).save
+    campaign.undecided = undecided
     folder.point_latest()
-    return summary
+    interrupted = run_session(campaign, folder.path / "servers", progress)
+    about = environment(campaign.spec, campaign.servers)
+    code = _finish(campaign, folder, progress, about)
+    return EXIT_INTERRUPTED if interrupted else code
 
 
-def _tell(summary: dict[str, Any], progress: Progress) -> None:
-    for arm, figures in summary["arms"].items():
-        if figures["output_tok_s"] is not None and figures["itl_ms"]["p50"] is not None:
-            progress.say(
-                f"{arm:8s} {figures['output_tok_s']:8.1f} tok/s   "
-                f"ITL p50 {figures['itl_ms']['p50']:.2f} ms"
-            )
-    for arm, ratios in summary["ratios"].items():
-        for name, ratio in ratios.items():
-            if ratio["ci95"] is not None:
-                low, high = ratio["ci95"]
-                progress.say(
-                    f"{arm}/stock {name}: {ratio['estimate']:.3f} (95 % {low:.3f} to {high:.3f})"
-                )
-    for note in summary["notes"]:
-        progress.say(f"note: {note}")
-    for reason in summary["invalid_reasons"]:
-        progress.say(f"INVALID: {reason}")
+def _finish(
+    campaign: Campaign, folder: ResultFolder, progress: Progress, about: dict[str, Any]
+) -> int:
+    summary = write_result(campaign, folder, about)
+    tell(summary, folder, progress)
+    return exit_code(summary)

@@ -36,7 +36,10 @@ def environment(spec: Spec, servers: Mapping[str, ServerFacts]) -> dict[str, Any
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpu_memory_mib": gpu_memories_mib(),
         "packages": {name: _package_version(name) for name in PACKAGES},
-        "commands": {name: arm.command for name, arm in spec.arms.items()},
+        "commands": {
+            name: arm.base_url or " ".join([arm.command or "", *arm.args])
+            for name, arm in spec.arms.items()
+        },
         "servers": {name: without_secrets(facts.raw) for name, facts in servers.items()},
     }
 

@@ -2,6 +2,7 @@
 
 HarnessError            1
  +- ConfigError         2   the spec is wrong
+ +- ResultError         2   a stored result cannot be used
  +- PreflightError      2   this machine or server cannot run the spec
      +- ServerStartError 2  a server command refused or died before it was ready
 """
@@ -33,6 +34,12 @@ class ConfigError(HarnessError):
 
 class PreflightError(HarnessError):
     """The spec is fine, but cannot be run here."""
+
+    exit_code = EXIT_INVALID
+
+
+class ResultError(HarnessError):
+    """A result is not there, damaged, not valid, or measured something else: no verdict."""
 
     exit_code = EXIT_INVALID
 

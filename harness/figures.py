@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,19 @@ from harness.metrics import NS_PER_MS, NS_PER_S, Samples, Window
 from harness.record import RequestRecord
 from harness.runrecord import ArmRun, windows
 from harness.spec import Spec
+from harness.spec_gate import Slo
+from harness.spin_series import MISS, per_layer
 
 Figures = dict[str, Any]
 PERCENTILES = (50, 90, 99)
+POSITION_BINS = 32
+# the figure whose median is compared, by the spec's `itl`
+ITL_FIGURES = {
+    "token": "itl_ms",
+    "chunk": "itl_chunk_ms",
+    "arrival": "itl_arrival_ms",
+    "request_mean": "itl_request_mean_ms",
+}
 
 
 def run_figures(run: ArmRun, spec: Spec) -> Figures:
@@ -44,14 +55,48 @@ def run_figures(run: ArmRun, spec: Spec) -> Figures:
         "itl_arrival_ms": _over_gaps(records, metrics.itl_arrival_ns, window),
         "itl_request_mean_ms": _over_requests(map(metrics.itl_request_mean_ns, records)),
         "ttft_ms": _over_requests(map(metrics.ttft_ns, records)),
+        "tpot_ms": _over_requests(map(metrics.tpot_ns, records)),
         "e2e_ms": _over_requests(map(metrics.e2e_ns, records)),
+        "itl_by_position": _by_position(records),
+        "tokens_per_chunk": _mean(map(metrics.tokens_per_chunk, records)),
+        "repetition_ratio": _mean(metrics.repetition_ratio(r.output_ids) for r in records),
+        "cached_tokens": sum(record.cached_tokens or 0 for record in records),
+        "prompt_tokens": sum(record.prompt_tokens or 0 for record in records),
+        "goodput": _goodput(records, spec.slo, named["full_run"]),
         "client": _client(run, window, concurrency),
-        "spin": spin_figures(run.spin),
+        "spin": spin_figures(run.spin, per_layer(run.telemetry, MISS)),
     }
 
 
-def spin_figures(spin: SpinCounters | None) -> Figures | None:
-    """Counters of a window with the shares that follow from them."""
+def _by_position(records: Sequence[RequestRecord]) -> list[Figures]:
+    longest = max((record.streamed_tokens for record in records), default=0)
+    if longest < 2:
+        return []
+    edges = np.unique(np.linspace(1, longest, min(POSITION_BINS, longest - 1) + 1).astype(int))
+    return [
+        {"from": one["from"], "to": one["to"], "p50_ms": one["p50_ns"] / NS_PER_MS}
+        for one in metrics.itl_by_position(records, edges.tolist())
+        if one["p50_ns"] is not None
+    ]
+
+
+def _goodput(
+    records: Sequence[RequestRecord], slo: Slo | None, full_run: Window | None
+) -> Figures | None:
+    if slo is None:
+        return None
+    good = sum(metrics.meets_slo(record, **slo.model_dump()) for record in records)
+    rate = metrics.goodput_req_s(good, full_run) if full_run else None
+    return {"good": good, "total": len(records), "req_s": rate}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def spin_figures(spin: SpinCounters | None, miss: Sequence[float | None] | None) -> Figures | None:
+    """Counters of a window with the shares that follow from them, and the miss of each layer."""
     if spin is None:
         return None
     figures = asdict(spin)
@@ -60,6 +105,7 @@ def spin_figures(spin: SpinCounters | None) -> Figures | None:
         **figures,
         "realised_sparsity": spin.realised_sparsity,
         "kept_share": spin.kept_share,
+        "miss_share": miss,
     }
 
 

@@ -5,6 +5,7 @@ A window (start, end] counts what happens after `start` and up to `end`.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,17 @@ def itl_request_mean_ns(record: RequestRecord) -> float | None:
     """
     later = record.streamed_tokens - (record.chunk_tokens[0] if record.chunk_tokens else 0)
     return (record.chunk_t_ns[-1] - record.chunk_t_ns[0]) / later if later else None
+
+
+def tpot_ns(record: RequestRecord) -> float | None:
+    """Time per output token = (t_m - t_1) / (N - 1). (vLLM, SGLang)
+
+    Equal to the request's mean ITL when the first chunk holds one token. None below two tokens.
+    """
+    later = record.streamed_tokens - 1
+    if not record.chunk_t_ns or later < 1:
+        return None
+    return (record.chunk_t_ns[-1] - record.chunk_t_ns[0]) / later
 
 
 def _gaps(record: RequestRecord, window: Window | None) -> tuple[Samples, NDArray[np.int64]]:
@@ -116,6 +128,72 @@ def output_tok_s(records: Sequence[RequestRecord], window: Window) -> float | No
 def _inside(record: RequestRecord, window: Window) -> NDArray[np.bool_]:
     times = np.array(record.chunk_t_ns, dtype=np.int64)
     return (times > window[0]) & (times <= window[1])
+
+
+def tokens_per_chunk(record: RequestRecord) -> float | None:
+    """Mean n_i, i = 2..m. The accept length of speculation, if the server sends one chunk a step.
+
+    None with fewer than two chunks.
+    """
+    later = record.chunk_tokens[1:]
+    return sum(later) / len(later) if later else None
+
+
+def repetition_ratio(ids: Sequence[int], n: int = 4) -> float | None:
+    """Distinct n-grams over all n-grams of one answer; 1 never repeats. None if shorter than n."""
+    grams = [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
+    return len(set(grams)) / len(grams) if grams else None
+
+
+def meets_slo(
+    record: RequestRecord,
+    ttft_ms: float | None = None,
+    itl_ms: float | None = None,
+    e2e_ms: float | None = None,
+) -> bool:
+    """Did the request end as asked and keep every limit given? ITL is its mean (itl_request_mean).
+
+    Latencies count from when it was due, so that a client that holds requests back gains nothing.
+    """
+    if record.error is not None or not record.saw_done:
+        return False
+    held = queue_ns(record)
+    found = [
+        (ttft_ns(record), held, ttft_ms),
+        (itl_request_mean_ns(record), 0, itl_ms),
+        (e2e_ns(record), held, e2e_ms),
+    ]
+    return all(
+        limit is None or (value is not None and value + extra <= limit * NS_PER_MS)
+        for value, extra, limit in found
+    )
+
+
+def goodput_req_s(good: int, window: Window) -> float | None:
+    """Requests that met their SLO per second of the full run. None for an empty window."""
+    return good / (window[1] - window[0]) * NS_PER_S if window[1] > window[0] else None
+
+
+def itl_by_position(
+    records: Sequence[RequestRecord], edges: Sequence[int]
+) -> list[dict[str, float | int | None]]:
+    """Median per-token ITL, ns, of the output positions in [edges[k], edges[k + 1]), from 0.
+
+    A chunk's tokens share its gap and stand at the positions after those of the chunks before it;
+    the first chunk has no gap.
+    """
+    gaps, positions = [np.empty(0)], [np.empty(0, np.int64)]
+    for record in records:
+        own = itl_token_ns(record)
+        if len(own):
+            gaps.append(own)
+            positions.append(np.arange(len(own)) + record.chunk_tokens[0])
+    every_gap, place = np.concatenate(gaps), np.concatenate(positions)
+    bins: list[dict[str, float | int | None]] = []
+    for start, end in pairwise(edges):
+        inside = every_gap[(place >= start) & (place < end)]
+        bins.append({"from": start, "to": end, "p50_ns": percentile(inside, 50)})
+    return bins
 
 
 def send_spread_ns(records: Sequence[RequestRecord], wave: int) -> int:

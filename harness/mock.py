@@ -1,24 +1,28 @@
-"""A scripted stand-in for a server: OpenAI completions, delays, faults, a prefix cache, SPIN.
+"""A scripted stand-in for an SGLang or vLLM server: delays, faults, a prefix cache, counters, SPIN.
 
 `python -m harness.mock --port 31000 --itl-ms 5`. Each field of MockScript is an option.
 """
 
 import argparse
 import asyncio
-import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import fields
 from typing import Any
 
 import orjson
 from aiohttp import web
 
-from harness.mock_script import FAULTS, MockScript, MockState
-
-STALL_S = 3600.0
+from harness.mock_metrics import metrics_page
+from harness.mock_reply import STALL_S, Asked, Dropped, read_request, reply_events
+from harness.mock_script import CHOICES, MockScript, MockState
 
 STATE = web.AppKey("state", MockState)
+STARTED = web.AppKey("started", float)
+LINE_ENDS = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def build_app(script: MockScript) -> web.Application:
@@ -26,16 +30,27 @@ def build_app(script: MockScript) -> web.Application:
     # aiohttp's default of 1 MiB would refuse long token-id prompts
     app = web.Application(client_max_size=1 << 30)
     app[STATE] = MockState(script)
+    app[STARTED] = time.monotonic()
     app.add_routes(
         [
             web.get("/health", _health),
-            web.get("/server_info", _server_info),
             web.get("/v1/models", _models),
-            web.get("/v1/loads", _loads),
-            web.post("/flush_cache", _flush),
-            web.post("/v1/completions", _completions),
+            web.get("/metrics", _metrics),
+            web.post("/v1/completions", _streaming("completions")),
+            web.post("/v1/chat/completions", _streaming("chat")),
         ]
     )
+    if script.dialect == "vllm":
+        app.add_routes([web.get("/version", _version), web.post("/reset_prefix_cache", _flush)])
+    else:
+        app.add_routes(
+            [
+                web.get("/server_info", _server_info),
+                web.get("/v1/loads", _loads),
+                web.post("/flush_cache", _flush),
+                web.post("/generate", _streaming("generate")),
+            ]
+        )
     return app
 
 
@@ -43,8 +58,13 @@ async def _health(_: web.Request) -> web.Response:
     return web.Response()
 
 
-async def _models(_: web.Request) -> web.Response:
-    return web.json_response({"data": [{"id": "mock"}]})
+async def _version(_: web.Request) -> web.Response:
+    return web.json_response({"version": "mock"})
+
+
+async def _models(request: web.Request) -> web.Response:
+    longest = request.app[STATE].script.max_prompt
+    return web.json_response({"data": [{"id": "mock", "max_model_len": longest}]})
 
 
 async def _server_info(request: web.Request) -> web.Response:
@@ -66,109 +86,105 @@ async def _loads(request: web.Request) -> web.Response:
     return web.json_response({"loads": [load]})
 
 
+async def _metrics(request: web.Request) -> web.Response:
+    state = request.app[STATE]
+    mode = state.script.metrics
+    if mode == "off":
+        raise web.HTTPNotFound
+    if mode == "error":
+        return web.Response(status=500, text="scripted")
+    if mode == "hang":
+        await asyncio.sleep(STALL_S)
+    if mode == "garbage":
+        return web.Response(text='{"not": "prometheus"}\nsglang:num_queue_reqs{ 1\n')
+    if time.monotonic() - request.app[STARTED] < state.script.metrics_late_ms / 1e3:
+        return web.Response(text="")
+    return web.Response(text=metrics_page(state))
+
+
 async def _flush(request: web.Request) -> web.Response:
     state = request.app[STATE]
-    if state.running:
+    refused = state.running or state.script.flush == "refuses"
+    if not refused and state.script.flush == "works":
+        state.pages.clear()
+    if state.script.dialect == "vllm":
+        return web.json_response({"success": not refused})
+    if refused:
         return web.Response(status=400, text="Flush cache failed.")
-    state.pages.clear()
     return web.Response(text="Cache flushed.")
 
 
-async def _completions(request: web.Request) -> web.StreamResponse:
-    state = request.app[STATE]
-    body = orjson.loads(await request.read())
-    fault = state.script.fault if body["max_tokens"] >= state.script.fault_min_tokens else "none"
-    if fault == "http-500":
-        return web.json_response({"error": {"message": "scripted"}}, status=500)
+def _streaming(wire: str) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        state = request.app[STATE]
+        await _slow_upload(request, state.script.upload_kib_s)
+        body = orjson.loads(await request.read())
+        try:
+            asked = read_request(wire, body, "none")
+        except KeyError as missing:
+            return web.json_response({"error": {"message": f"no {missing}"}}, status=400)
+        fault = _fault_of(state, asked.wanted)
+        if fault.startswith("http-"):
+            return web.json_response({"error": {"message": "scripted"}}, status=int(fault[5:8]))
+        return await _respond(request, state, Asked(asked.prompt, asked.wanted, wire, fault))
+
+    return handle
+
+
+async def _slow_upload(request: web.Request, kib_s: float) -> None:
+    """Take the body at this pace; TCP then holds the sender back."""
+    if kib_s:
+        length = request.content_length or 0
+        await asyncio.sleep(length / 1024 / kib_s)
+
+
+def _fault_of(state: MockState, wanted: int) -> str:
+    script = state.script
+    if wanted < script.fault_min_tokens:
+        return "none"
+    state.long_seen += 1
+    if script.fault == "http-503-once":
+        return "http-503-once" if state.long_seen == 1 else "none"
+    return script.fault if state.long_seen % script.fault_every == 0 else "none"
+
+
+async def _respond(request: web.Request, state: MockState, asked: Asked) -> web.StreamResponse:
+    script = state.script
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
+    end = LINE_ENDS[script.line_end]
+    long = asked.wanted >= script.fault_min_tokens
     state.running += 1
+    state.waiting += script.queued * long
     state.served += 1
     held: list[bytes] = []
     try:
-        async for piece in _reply(state, body, fault):
-            if fault == "buffered":
-                held.append(piece)
+        async for data in reply_events(state, asked):
+            comment = b": ping" + end if script.comments else b""
+            event = comment + b"data: " + data + end + end
+            if asked.fault == "buffered":
+                held.append(event)
             else:
-                await response.write(piece)
+                await _write(response, event, script.split_bytes)
         if held:
             await response.write(b"".join(held))
+    except Dropped:
+        if request.transport is not None:
+            request.transport.abort()
+        return response
     finally:
         state.running -= 1
+        state.waiting -= script.queued * long
     await response.write_eof()
     return response
 
 
-async def _reply(state: MockState, body: dict[str, Any], fault: str) -> AsyncIterator[bytes]:
-    """The events of one reply, paced by the script."""
-    script, prompt, wanted = state.script, body["prompt"], body["max_tokens"]
-    base = {"prompt_tokens": len(prompt)}
-    cached = _cached_usage(script, state.match_and_insert(prompt))
-    clock = asyncio.get_running_loop().time
-    due = clock() + script.ttft_ms / 1e3
-    sent = 0
-    if script.empty_first_chunk:
-        yield _event({"choices": [{"text": "", "finish_reason": None}]})
-    while sent < wanted:
-        await asyncio.sleep(max(0.0, due - clock()))
-        due += script.itl_ms / 1e3
-        if sent >= wanted // 2 and fault not in ("none", "buffered", "no-done"):
-            async for piece in _fault(fault, base | {"completion_tokens": sent}):
-                yield piece
-            return
-        step = min(script.tokens_per_chunk, wanted - sent)
-        state.count_decode_step(len(prompt) + sent)
-        ids = [_output_id(script, prompt, sent + i) for i in range(step)]
-        sent += step
-        last = sent == wanted
-        yield _chunk(script, ids, base | {"completion_tokens": sent}, "length" if last else None)
-    if script.usage != "none":
-        yield _event({"choices": [], "usage": base | {"completion_tokens": sent} | cached})
-    if fault != "no-done":
-        yield b"data: [DONE]\n\n"
-
-
-async def _fault(fault: str, usage: dict[str, int]) -> AsyncIterator[bytes]:
-    """What comes instead of the second half of the reply."""
-    if fault == "in-band-error":
-        yield _event({"error": {"message": "scripted <b>failure</b>", "code": 500}})
-    elif fault == "garbage":
-        yield b"data: {not json\n\n"
-    elif fault == "stall":
-        await asyncio.sleep(STALL_S)
-    elif fault == "die":
-        os._exit(9)
-    else:
-        reason = {"early-stop": "stop", "short": "length", "abort": "abort"}[fault]
-        yield _event({"choices": [{"text": "", "finish_reason": reason}], "usage": usage})
-    yield b"data: [DONE]\n\n"
-
-
-def _cached_usage(script: MockScript, matched: int) -> dict[str, Any]:
-    if script.cached == "absent":
-        return {"prompt_tokens_details": None}
-    value = matched if script.cached == "radix" else int(script.cached)
-    return {"prompt_tokens_details": {"cached_tokens": value}}
-
-
-def _output_id(script: MockScript, prompt: Sequence[int], position: int) -> int:
-    return (prompt[-1] + 7 * position + (position >= script.diverge_at)) % 1000
-
-
-def _chunk(
-    script: MockScript, ids: list[int], usage: dict[str, int], finish_reason: str | None
-) -> bytes:
-    choice: dict[str, Any] = {"text": " t" * len(ids), "finish_reason": finish_reason}
-    if script.token_ids:
-        choice["token_ids"] = ids
-    event: dict[str, Any] = {"choices": [choice]}
-    if script.usage == "continuous":
-        event["usage"] = usage
-    return _event(event)
-
-
-def _event(value: dict[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(value) + b"\n\n"
+async def _write(response: web.StreamResponse, event: bytes, piece: int) -> None:
+    """Write one event, in pieces that reach the other side one by one if the script says so."""
+    for start in range(0, len(event), piece or len(event)):
+        await response.write(event[start : start + (piece or len(event))])
+        if piece:
+            await asyncio.sleep(0)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -176,13 +192,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, required=True)
     for item in fields(MockScript):
         option = "--" + item.name.replace("_", "-")
-        choices = FAULTS if item.name == "fault" else None
+        choices = CHOICES.get(item.name)
         parser.add_argument(option, type=type(item.default), default=item.default, choices=choices)
 
 
 def serve(options: argparse.Namespace) -> int:
     """Serve until ended; return the exit status."""
     script = MockScript(**{item.name: getattr(options, item.name) for item in fields(MockScript)})
+    try:
+        _ = script.chunk_sizes
+    except ValueError as error:
+        sys.stderr.write(f"harness mock: {error}\n")
+        return 2
     if script.refuse:
         sys.stderr.write(f"starting\nerror: {script.refuse}\n")
         return 1

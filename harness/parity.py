@@ -1,17 +1,19 @@
 """Greedy outputs of an arm against the baseline's: fast because it is wrong would show here."""
 
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from harness.runrecord import ArmRun
-from harness.spec import BASELINE
+from harness.spec_arm import BASELINE
 
 
 def parity(runs: Sequence[ArmRun], arm: str) -> dict[str, float | int | None]:
-    """Compare request by request; for information, no gate.
+    """Compare answer by answer, both given the same prompt.
 
-    equal_prefix_share: mean share of an output's tokens before the first difference. The shares are
-    None when the servers sent no token ids.
+    equal_share: of the answers, those equal to the last token. equal_prefix_share: mean share of an
+    answer's tokens before its first difference. equal_token_share: mean share of positions with the
+    same token. first_difference_p50: median position of the first difference, counted from 0, of
+    the answers that have one. All but `compared` are None when the servers sent no token ids.
     """
     outputs = {
         (run.arm, run.pair, record.index): record.output_ids
@@ -19,15 +21,23 @@ def parity(runs: Sequence[ArmRun], arm: str) -> dict[str, float | int | None]:
         for record in run.records
         if record.output_ids
     }
-    shares = [
-        equal_prefix(stock, outputs[arm, pair, index]) / len(stock)
+    couples = [
+        (stock, outputs[arm, pair, index])
         for (name, pair, index), stock in outputs.items()
         if name == BASELINE and (arm, pair, index) in outputs
     ]
+    prefixes = [equal_prefix(one, two) for one, two in couples]
+    shares = [length / len(one) for length, (one, _) in zip(prefixes, couples, strict=True)]
+    same = [
+        sum(a == b for a, b in zip(*couple, strict=False)) / len(couple[0]) for couple in couples
+    ]
+    different = [length for length, share in zip(prefixes, shares, strict=True) if share < 1]
     return {
-        "compared": len(shares),
-        "equal_share": fmean(share == 1 for share in shares) if shares else None,
-        "equal_prefix_share": fmean(shares) if shares else None,
+        "compared": len(couples),
+        "equal_share": fmean(share == 1 for share in shares) if couples else None,
+        "equal_prefix_share": fmean(shares) if couples else None,
+        "equal_token_share": fmean(same) if couples else None,
+        "first_difference_p50": median(different) if different else None,
     }
 
 

@@ -3,45 +3,41 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 
-import aiohttp
 import numpy as np
 
-from harness.client import Load, LoadProgress, new_records, run_load, stream_completion
-from harness.control import ServerFacts, flush, read_spin, wait_idle
+from harness.client import LoadProgress, stream_completion
+from harness.control import cache_hits, flush, read_spin, settle_unreported, wait_idle
 from harness.counters import CounterError
+from harness.drive import Load, run_load
 from harness.errors import HarnessError
-from harness.looplag import watching_loop_lag
-from harness.metrics import output_tok_s
+from harness.metric_map import MetricMap, metric_map
+from harness.metrics import Window
+from harness.observe import observing
 from harness.progress import Progress
-from harness.prompts import Role, completion_body, context_ids, load_bodies, token_ids
+from harness.prompts import Role, context_ids, context_work, load_bodies, token_ids
+from harness.proof import proof_problems
 from harness.record import RequestRecord
-from harness.runrecord import ArmRun, windows
+from harness.runcontext import PhaseFailed, RunContext
+from harness.runrecord import ArmRun
 from harness.spec import Spec
+from harness.spec_arrival import Closed
+from harness.spec_workload import ContextWork, TraceWork
 from harness.validity import request_problems, run_problems
+from harness.warmup import warm_up
+from harness.work import asks_of, chains_of, start_times
 
 PROBE_TOKENS = 16
 DISPLAY_S = 0.5
 
 
-class PhaseFailed(Exception):
-    """A phase before the load did not do what it must, so the run is not worth loading."""
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """Everything the phases of one run need."""
-
-    spec: Spec
-    session: aiohttp.ClientSession
-    facts: ServerFacts
-    progress: Progress
-
-
 async def run_arm(context: RunContext, run: ArmRun) -> None:
     """Do all phases and fill `run`; what went wrong is in `run.problems`."""
-    run.expected_cached = context.facts.expected_cached(context.spec.workload.cached_tokens)
+    work = context.spec.workload
+    run.page_size = context.facts.page_size
+    if isinstance(work, ContextWork):
+        run.expected_cached = context.facts.expected_cached(work.cached_tokens)
     try:
         await _prepare(context, run)
         await _load(context, run)
@@ -53,22 +49,28 @@ async def run_arm(context: RunContext, run: ArmRun) -> None:
 
 async def _prepare(context: RunContext, run: ArmRun) -> None:
     limits = context.spec.limits
-    kept = context.spec.workload.prime == "once" and run.pair > 0
-    if not kept:
+    if not context.still_primed:
         with _phase(context, "flush", run.label):
             await flush(context.session, limits.flush_s)
     with _phase(context, "warm up", run.label):
         await warm_up(context, run)
-    if not kept:
-        with _phase(context, "prime", f"{context.spec.workload.lanes} context(s)"):
+    if not context.still_primed:
+        with _phase(context, "flush", "what the warm-up left"):
             await flush(context.session, limits.flush_s)
             run.flushed = True
+    if isinstance(context.spec.workload, ContextWork):
+        await _prime_and_verify(context, run, context.spec.workload)
+    with _phase(context, "quiesce"):
+        await wait_idle(context.session, limits.idle_s)
+
+
+async def _prime_and_verify(context: RunContext, run: ArmRun, work: ContextWork) -> None:
+    if not context.still_primed:
+        with _phase(context, "prime", f"{work.lanes} context(s)"):
             await prime(context, run.pair)
             run.primed = True
     with _phase(context, "verify", f"expecting {run.expected_cached} cached tokens"):
         await verify(context, run.pair, run.expected_cached)
-    with _phase(context, "quiesce"):
-        await wait_idle(context.session, limits.idle_s)
 
 
 @contextmanager
@@ -81,60 +83,17 @@ def _phase(context: RunContext, name: str, detail: str = "") -> Iterator[None]:
         raise PhaseFailed(f"{name}: {error}") from None
 
 
-async def warm_up(context: RunContext, run: ArmRun) -> None:
-    """Waves of short requests until two in a row agree in output tok/s, or max_rounds."""
-    settings, workload = context.spec.warmup, context.spec.workload
-    for round_index in range(settings.max_rounds):
-        bodies = [
-            completion_body(
-                context.facts.model,
-                token_ids(
-                    workload.content,
-                    settings.prompt_tokens,
-                    seed=context.spec.seed,
-                    role=Role.WARMUP,
-                    pair=run.pair,
-                    index=round_index * workload.concurrency + stream,
-                ),
-                settings.output_tokens,
-            )
-            for stream in range(workload.concurrency)
-        ]
-        limits = context.spec.limits
-        load = Load(bodies, workload.concurrency, limits.prime_s, limits.prime_s)
-        records = new_records(load)
-        await run_load(context.session, load, records)
-        run.warm_tok_s.append(_warm_rate(records, workload.concurrency))
-        run.warm_steady = _agree(run.warm_tok_s[-2:], settings.tolerance)
-        if run.warm_steady and round_index + 1 >= settings.min_rounds:
-            return
-
-
-def _warm_rate(records: list[RequestRecord], concurrency: int) -> float:
-    for record in records:
-        if record.error is not None:
-            raise PhaseFailed(record.error)
-    named = windows(records, concurrency)
-    window = named["full_batch"] or named["full_run"]
-    rate = output_tok_s(records, window) if window else None
-    if not rate:
-        raise PhaseFailed("no tokens came back")
-    return rate
-
-
-def _agree(rates: list[float], tolerance: float) -> bool:
-    return len(rates) == 2 and abs(rates[1] - rates[0]) <= tolerance * max(rates)
-
-
 async def prime(context: RunContext, pair: int) -> None:
     """Put every lane's context into the cache, one at a time; it must not have been there."""
-    workload = context.spec.workload
+    workload = context_work(context.spec)
     for lane in range(workload.lanes):
-        body = completion_body(
-            context.facts.model, context_ids(context.spec, pair, lane), workload.prime_output_tokens
+        body = context.facts.request(
+            context_ids(context.spec, pair, lane), workload.prime_output_tokens
         )
         record = RequestRecord(index=lane, lane=lane)
+        hits = await cache_hits(context.session, context.facts)
         await stream_completion(context.session, body, record, context.spec.limits.prime_s)
+        settle_unreported(record, hits, await cache_hits(context.session, context.facts))
         _require(
             record,
             prompt_tokens=workload.cached_tokens,
@@ -145,7 +104,7 @@ async def prime(context: RunContext, pair: int) -> None:
 
 async def verify(context: RunContext, pair: int, expected_cached: int) -> None:
     """One token on top of every lane's context, with a suffix no measured request has."""
-    workload = context.spec.workload
+    workload = context_work(context.spec)
     for lane in range(workload.lanes):
         suffix = token_ids(
             workload.content,
@@ -157,7 +116,7 @@ async def verify(context: RunContext, pair: int, expected_cached: int) -> None:
         )
         prompt = np.concatenate([context_ids(context.spec, pair, lane), suffix])
         record = RequestRecord(index=lane, lane=lane)
-        body = completion_body(context.facts.model, prompt, 1)
+        body = context.facts.request(prompt, 1)
         await stream_completion(context.session, body, record, context.spec.limits.prime_s)
         _require(
             record,
@@ -183,20 +142,49 @@ def _require(
 async def _load(context: RunContext, run: ArmRun) -> None:
     """Snapshot, load, snapshot."""
     spec = context.spec
-    workload, limits = spec.workload, spec.limits
-    context.progress.phase("load", f"{run.label}, {workload.request_count} requests")
-    bodies = load_bodies(spec, context.facts.model, run.pair)
+    asks, limits = asks_of(spec), spec.limits
+    context.progress.phase("load", f"{run.label}, {len(asks)} requests")
+    bodies = load_bodies(spec, context.facts.model, run.pair, context.facts.wire)
     before = await read_spin(context.session)
-    load = Load(bodies, workload.concurrency, limits.stall_s, limits.load_s, workload.lanes)
-    shown = LoadProgress(workload.request_count * workload.output_tokens)
-    run.records = new_records(load)
-    async with watching_loop_lag() as run.lag, _displaying(context.progress, shown):
-        await run_load(context.session, load, run.records, shown)
-    after = await wait_idle(context.session, limits.idle_s)
+    load = _planned_load(spec, run.pair, bodies)
+    shown = LoadProgress(sum(ask.output_tokens for ask in asks))
+    run.records = [RequestRecord(index=a.index, lane=a.lane, turn=a.turn) for a in asks]
+    metrics = metric_map(context.facts.kind, spec.metrics)
+    async with observing(context.session, metrics, run):
+        async with _displaying(context.progress, shown):
+            await run_load(context.session, load, run.records, shown)
+        after = await wait_idle(context.session, limits.idle_s)
     if after is not None and before is not None:
         run.spin = after.since(before)
     elif (after is None) != (before is None):
         raise CounterError("the spin block appeared or vanished during the load")
+    run.problems += proof_problems(
+        run.telemetry, run.records, _quiet_window(spec, run), _undisturbed(spec, metrics)
+    )
+
+
+def _quiet_window(spec: Spec, run: ArmRun) -> Window | None:
+    """Where nothing may queue: a full batch. Open loops, later turns and bursts wait by nature."""
+    return run.window(spec) if spec.window == "full_batch" else None
+
+
+def _undisturbed(spec: Spec, metrics: MetricMap) -> MetricMap:
+    """What may not happen during the load: contexts of a trace come and go, others must stay."""
+    return replace(metrics, evicted="") if isinstance(spec.workload, TraceWork) else metrics
+
+
+def _planned_load(spec: Spec, pair: int, bodies: list[bytes]) -> Load:
+    work, arrival = spec.workload, spec.workload.arrival
+    return Load(
+        bodies,
+        work.concurrency,
+        spec.limits.stall_s,
+        spec.limits.load_s,
+        chains=chains_of(asks_of(spec)),
+        due_s=start_times(spec, pair),
+        ramp_s=arrival.ramp_s if isinstance(arrival, Closed) else 0.0,
+        think_s=work.think_s if isinstance(work, ContextWork) else 0.0,
+    )
 
 
 @asynccontextmanager

@@ -1,27 +1,25 @@
 """The plots of a campaign, as PNG bytes."""
 
 from collections.abc import Mapping
-from io import BytesIO
 from typing import Any
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 
 from harness.campaign import Campaign
+from harness.drawing import as_png, colour, new_figure
 from harness.metrics import NS_PER_MS, Samples, itl_token_ns, pooled
-
-matplotlib.use("Agg")
-
-COLOURS = ("#4c566a", "#2f7ed8", "#d1495b", "#3a9d5d")
-SIZE_INCHES = (8.0, 3.6)
+from harness.plots_paired import paired_ratios
+from harness.plots_time import itl_over_position, throughput_over_time
 
 
 def all_plots(campaign: Campaign, summary: Mapping[str, Any]) -> dict[str, bytes]:
-    """PNG by file name; a plot without data is left out."""
+    """PNG by file name, in the order of the report; a plot without data is left out."""
     plots = {
+        "ratios.png": paired_ratios(summary),
         "throughput.png": throughput_per_pair(summary),
+        "timeline.png": throughput_over_time(campaign),
         "itl.png": itl_distribution(_itl_by_arm(campaign)),
+        "itl_position.png": itl_over_position(summary),
         "kept_share.png": kept_share_per_layer(summary),
     }
     return {name: png for name, png in plots.items() if png is not None}
@@ -45,16 +43,20 @@ def throughput_per_pair(summary: Mapping[str, Any]) -> bytes | None:
     runs = [run for run in summary["runs"] if run["output_tok_s"] is not None]
     if not runs:
         return None
-    figure, axes = _figure("Output throughput by pair", "pair", "output tok/s")
+    figure, (axes,) = new_figure("Output throughput by pair")
     arms = list(summary["arms"])
     width = 0.8 / len(arms)
     for place, arm in enumerate(arms):
         mine = [run for run in runs if run["arm"] == arm]
         x = [run["pair"] + 1 + (place - (len(arms) - 1) / 2) * width for run in mine]
-        axes.bar(x, [run["output_tok_s"] for run in mine], width, label=arm, color=_colour(place))
+        axes.bar(x, [run["output_tok_s"] for run in mine], width, label=arm, color=colour(place))
     axes.set_xticks(range(1, summary["pairs"] + 1))
-    axes.legend(frameon=False)
-    return _png(figure)
+    # room for the legend above the bars
+    axes.set_ylim(top=1.25 * max(run["output_tok_s"] for run in runs))
+    axes.set_xlabel("pair")
+    axes.set_ylabel("output tok/s")
+    axes.legend(frameon=False, loc="upper left", ncols=len(arms))
+    return as_png(figure)
 
 
 def itl_distribution(by_arm: Mapping[str, Samples]) -> bytes | None:
@@ -62,50 +64,46 @@ def itl_distribution(by_arm: Mapping[str, Samples]) -> bytes | None:
     known = {arm: np.sort(gaps) / NS_PER_MS for arm, gaps in by_arm.items() if len(gaps)}
     if not known:
         return None
-    figure, axes = _figure("Inter-token latency", "ms per token", "share of tokens at or below")
+    figure, (axes,) = new_figure("Inter-token latency")
     for place, (arm, gaps) in enumerate(known.items()):
-        axes.plot(gaps, np.arange(1, len(gaps) + 1) / len(gaps), label=arm, color=_colour(place))
-        axes.axvline(float(np.median(gaps)), color=_colour(place), linestyle=":", linewidth=1)
+        axes.plot(gaps, np.arange(1, len(gaps) + 1) / len(gaps), label=arm, color=colour(place))
+        axes.axvline(float(np.median(gaps)), color=colour(place), linestyle=":", linewidth=1)
     axes.set_xlim(0, max(float(np.percentile(gaps, 99.5)) for gaps in known.values()) * 1.05)
     axes.set_ylim(0, 1)
+    axes.set_xlabel("ms per token")
+    axes.set_ylabel("share of tokens at or below")
     axes.legend(frameon=False, loc="lower right")
-    return _png(figure)
+    return as_png(figure)
 
 
 def kept_share_per_layer(summary: Mapping[str, Any]) -> bytes | None:
-    """Share of KV blocks that the indexer scored, by layer, with the target."""
+    """Share of KV blocks that the indexer scored, by layer, with the target; below it the miss."""
     spins = {arm: figures["spin"] for arm, figures in summary["arms"].items() if figures["spin"]}
     if not spins:
         return None
-    figure, axes = _figure("KV blocks scored by the indexer", "indexer layer", "kept share")
+    misses = {arm: spin["miss_share"] for arm, spin in spins.items() if spin.get("miss_share")}
+    titles = ["KV blocks scored by the indexer"]
+    titles += ["Top-k entries that the prediction would have missed"] if misses else []
+    figure, panels = new_figure(*titles)
     for place, (arm, spin) in enumerate(spins.items(), start=1):
-        shares = [np.nan if share is None else share for share in spin["kept_share"]]
-        layers = range(len(shares))
-        axes.plot(layers, shares, "o-", markersize=4, label=arm, color=_colour(place))
-        axes.axhline(1 - spin["target_sparsity"], color=_colour(place), linestyle=":", linewidth=1)
-    axes.set_ylim(0, 1.02)
+        _per_layer(panels[0], spin["kept_share"], arm, place)
+        panels[0].axhline(
+            1 - spin["target_sparsity"], color=colour(place), linestyle=":", linewidth=1
+        )
+        if arm in misses:
+            _per_layer(panels[1], misses[arm], arm, place)
+    panels[0].set_ylim(0, 1.02)
+    panels[0].set_ylabel("kept share")
+    if misses:
+        panels[1].set_ylim(bottom=0)
+        panels[1].set_ylabel("miss")
+    for axes in panels:
+        axes.set_xlabel("indexer layer")
+        axes.legend(frameon=False, loc="lower right")
+    return as_png(figure)
+
+
+def _per_layer(axes: Any, values: list[float | None], arm: str, place: int) -> None:
+    shown = [np.nan if value is None else value for value in values]
+    axes.plot(range(len(shown)), shown, "o-", markersize=4, label=arm, color=colour(place))
     axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(frameon=False, loc="lower right")
-    return _png(figure)
-
-
-def _colour(place: int) -> str:
-    return COLOURS[place % len(COLOURS)]
-
-
-def _figure(title: str, x_label: str, y_label: str) -> tuple[Any, Any]:
-    # not pyplot: it keeps every figure in a global list
-    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(title, fontsize=11)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.25)
-    return figure, axes
-
-
-def _png(figure: Any) -> bytes:
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    return buffer.getvalue()

@@ -8,6 +8,7 @@ from harness.control import ServerFacts
 from harness.errors import PreflightError
 from harness.server import command_line
 from harness.spec import Spec
+from harness.work import longest_request, resident_tokens
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -23,6 +24,8 @@ def check_machine(spec: Spec) -> None:
             f"this machine has {memory // GIB}"
         )
     for name, arm in spec.arms.items():
+        if arm.command is None:
+            continue
         program = command_line(arm, port=0)[0]
         if shutil.which(program) is None:
             raise PreflightError(f"arm {name}: program `{program}` is not installed")
@@ -58,14 +61,13 @@ def check_server(spec: Spec, arm: str, facts: ServerFacts) -> None:
         raise PreflightError(f"arm {arm}: /server_info has no spin block, the server is stock")
     if not expects_spin and facts.spin is not None:
         raise PreflightError(f"arm {arm}: the server runs SPIN, but the spec says it must not")
-    workload = spec.workload
-    need = workload.resident_tokens()
-    if facts.capacity_tokens is not None and need > facts.capacity_tokens:
+    need = resident_tokens(spec)
+    if need is not None and facts.capacity_tokens is not None and need > facts.capacity_tokens:
         raise PreflightError(
             f"arm {arm}: the workload needs {need} KV entries, the server holds "
             f"{facts.capacity_tokens}; lower concurrency or lengths, or share the context"
         )
-    longest = workload.prompt_tokens + workload.output_tokens
+    longest = longest_request(spec)
     if facts.max_prompt_tokens is not None and longest > facts.max_prompt_tokens:
         raise PreflightError(
             f"arm {arm}: requests grow to {longest} tokens, the server takes prompts up to "

@@ -5,15 +5,16 @@ never share a token page with a measured prompt, and each pair brings new text.
 """
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
-import orjson
-from numpy.typing import NDArray
 
-from harness.spec import Content, Spec, TopicIds
-
-TokenIds = NDArray[np.int64]
+from harness.idsource import TokenIds, draw_ids, line_ids
+from harness.spec import Spec
+from harness.spec_content import Content, FileIds
+from harness.spec_workload import ContextWork, TraceWork
+from harness.trace import block_length, read_trace
+from harness.wire import COMPLETIONS, Wire
+from harness.work import Ask, asks_of
 
 
 class Role(IntEnum):
@@ -23,78 +24,72 @@ class Role(IntEnum):
     SUFFIX = 2
     WARMUP = 3
     PROBE = 4
+    BLOCK = 5
 
 
 def token_ids(
     content: Content, length: int, *, seed: int, role: Role, pair: int, index: int
 ) -> TokenIds:
     """Draw `length` ids [length] int64, the same for the same key."""
-    generator = np.random.default_rng([seed, role, pair, index])
-    if isinstance(content, TopicIds):
-        return _topic_ids(content, length, generator)
-    return generator.integers(content.low, content.high, size=length, dtype=np.int64)
-
-
-def _topic_ids(content: TopicIds, length: int, generator: np.random.Generator) -> TokenIds:
-    topic = np.empty(length, dtype=np.int64)
-    start = 0
-    while start < length:
-        end = start + int(generator.integers(content.segment_min, content.segment_max + 1))
-        topic[start:end] = generator.integers(content.topics)
-        start = end
-    within = generator.integers(content.ids_per_topic, size=length)
-    return content.low + topic * content.ids_per_topic + within
+    return draw_ids(content, length, np.random.default_rng([seed, role, pair, index]))
 
 
 def context_ids(spec: Spec, pair: int, lane: int) -> TokenIds:
     """The context that is primed into the cache; one for all pairs if it is primed once."""
-    length = spec.workload.cached_tokens
-    pair = 0 if spec.workload.prime == "once" else pair
+    work = context_work(spec)
+    if isinstance(work.content, FileIds):
+        return line_ids(work.content, lane, work.cached_tokens)
+    pair = 0 if work.prime == "once" else pair
     return token_ids(
-        spec.workload.content, length, seed=spec.seed, role=Role.CONTEXT, pair=pair, index=lane
+        work.content, work.cached_tokens, seed=spec.seed, role=Role.CONTEXT, pair=pair, index=lane
     )
+
+
+def context_work(spec: Spec) -> ContextWork:
+    """The workload of a campaign that primes contexts."""
+    assert isinstance(spec.workload, ContextWork)
+    return spec.workload
+
+
+def tail_ids(spec: Spec, pair: int, chain: int) -> TokenIds:
+    """What a conversation adds to its context: new tokens and recorded answers, turn by turn."""
+    work = context_work(spec)
+    length = work.tail_tokens(work.turns - 1)
+    if isinstance(work.content, FileIds):
+        return line_ids(work.content, chain, work.cached_tokens + length)[work.cached_tokens :]
+    return token_ids(work.content, length, seed=spec.seed, role=Role.SUFFIX, pair=pair, index=chain)
+
+
+def recorded_answer(spec: Spec, pair: int, ask: Ask) -> TokenIds:
+    """The answer that later turns have in place of what the server said to `ask`."""
+    work = context_work(spec)
+    start = work.tail_tokens(ask.turn)
+    return tail_ids(spec, pair, ask.chain)[start : start + work.recorded_tokens]
 
 
 def request_ids(spec: Spec, pair: int, index: int) -> TokenIds:
     """A measured prompt: its lane's context and a suffix of its own. [prompt_tokens]"""
-    suffix = token_ids(
-        spec.workload.content,
-        spec.workload.new_tokens,
-        seed=spec.seed,
-        role=Role.SUFFIX,
-        pair=pair,
-        index=index,
-    )
-    return np.concatenate([context_ids(spec, pair, lane_of(spec, index)), suffix])
+    ask = asks_of(spec)[index]
+    work = spec.workload
+    if isinstance(work, TraceWork):
+        return _trace_ids(spec, work, pair, ask)
+    tail = tail_ids(spec, pair, ask.chain)[: work.tail_tokens(ask.turn)]
+    return np.concatenate([context_ids(spec, pair, ask.lane), tail])
 
 
-def lane_of(spec: Spec, index: int) -> int:
-    """Which cached context request `index` continues."""
-    return index % spec.workload.lanes
+def _trace_ids(spec: Spec, work: TraceWork, pair: int, ask: Ask) -> TokenIds:
+    size = block_length(work)
+    needed = -(-ask.prompt_tokens // size)
+    blocks = [
+        token_ids(work.content, size, seed=spec.seed, role=Role.BLOCK, pair=pair, index=block)
+        for block in read_trace(work)[ask.index].hash_ids[:needed]
+    ]
+    return np.concatenate(blocks)[: ask.prompt_tokens]
 
 
-def completion_body(model: str, prompt: TokenIds, max_tokens: int) -> bytes:
-    """Body of a greedy streamed completion that must not stop early.
-
-    Continuous usage gives the tokens of every chunk, token ids the greedy outputs for comparison.
-    """
-    body: dict[str, Any] = {
-        "model": model,
-        "prompt": prompt,
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        "return_token_ids": True,
-    }
-    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def load_bodies(spec: Spec, model: str, pair: int) -> list[bytes]:
+def load_bodies(spec: Spec, model: str, pair: int, wire: Wire = COMPLETIONS) -> list[bytes]:
     """Bodies of one run, in request order."""
-    workload = spec.workload
     return [
-        completion_body(model, request_ids(spec, pair, index), workload.output_tokens)
-        for index in range(workload.request_count)
+        wire.body(model, request_ids(spec, pair, ask.index), ask.output_tokens)
+        for ask in asks_of(spec)
     ]

@@ -13,8 +13,11 @@ def _int64() -> "array[int]":
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request as the client saw it. All times are perf_counter_ns of this process.
+    """One request as the client saw it. lane: the cached context it continues; turn: its place in
+    the conversation. All times are perf_counter_ns of this process.
 
+    0: not reached. scheduled: when it was due; it was queued from then until sent, when a stream
+    took it up; uploaded: when the last piece of its body was handed to the socket.
     chunk_t_ns[i], chunk_tokens[i]: when the i-th token-bearing chunk was received, and how many
     tokens it brought. itl_basis says where that number came from: the server's per-chunk usage, or,
     without it, the assumption of one token per chunk.
@@ -23,8 +26,10 @@ class RequestRecord:
 
     index: int
     lane: int = 0
+    turn: int = 0
     scheduled_ns: int = 0
     sent_ns: int = 0
+    uploaded_ns: int = 0
     headers_ns: int = 0
     first_byte_ns: int = 0
     done_ns: int = 0

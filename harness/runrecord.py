@@ -7,21 +7,25 @@ from harness.looplag import LoopLag
 from harness.metrics import Window, full_run_window, occupancy_window
 from harness.record import RequestRecord
 from harness.spec import Spec
+from harness.telemetry import Telemetry
 
 
 @dataclass
 class ArmRun:
     """Filled phase by phase; `problems` empty means the run is what the spec says.
 
+    expected_cached: cached tokens of a primed context, whole pages.
     pair counts from 0; position is the place of the arm in the pair's order.
     spin is the difference of the counters over the load, None when the server has none.
     warm_tok_s: output rate of each warm-up round.
+    telemetry, gpus: what the server and the GPUs said of themselves during the load.
     """
 
     arm: str
     pair: int
     position: int
     expected_cached: int = 0
+    page_size: int = 1
     flushed: bool = False
     primed: bool = False
     warm_tok_s: list[float] = field(default_factory=list)
@@ -29,6 +33,8 @@ class ArmRun:
     records: list[RequestRecord] = field(default_factory=list)
     spin: SpinCounters | None = None
     lag: LoopLag = field(default_factory=LoopLag)
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    gpus: Telemetry = field(default_factory=Telemetry)
     problems: list[str] = field(default_factory=list)
 
     @property

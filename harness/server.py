@@ -14,7 +14,7 @@ import aiohttp
 from harness import warden
 from harness.errors import ServerStartError
 from harness.ports import free_port, older_listener
-from harness.spec import Arm
+from harness.spec_arm import Arm
 
 PORT_ATTEMPTS = 3
 POLL_S = 0.25
@@ -29,7 +29,8 @@ _FRAME = re.compile(r"^\s|^Traceback|^During handling|^The above exception|^[\^~
 
 def command_line(arm: Arm, port: int) -> list[str]:
     """The arm's command with its port; `python` is the interpreter that runs the harness."""
-    words = shlex.split(arm.command.replace("{port}", str(port)))
+    assert arm.command is not None
+    words = [*shlex.split(arm.command.replace("{port}", str(port))), *arm.args]
     if words[0] in ("python", "python3"):
         words[0] = sys.executable
     return words

@@ -74,9 +74,16 @@ _ADVICE = {
 }
 
 
+def _parts(location: tuple[int | str, ...]) -> list[str]:
+    """Keys as the user wrote them: pydantic puts the chosen kind of workload in between."""
+    parts = [str(part) for part in location]
+    chosen = len(parts) > 1 and parts[0] == "workload" and parts[1] in ("context", "trace")
+    return [parts[0], *parts[2:]] if chosen else parts
+
+
 def _describe(path: Path, item: Any) -> str:
     """`file: key: what is wrong` for one pydantic error."""
-    key = ".".join(str(part) for part in item["loc"]) or "(top level)"
+    key = ".".join(_parts(item["loc"])) or "(top level)"
     if item["type"] in _ADVICE:
         return f"{path}: {key}: {_ADVICE[item['type']]}"
     message = item["msg"].removeprefix("Value error, ")

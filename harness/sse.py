@@ -4,8 +4,6 @@ Written by hand because line iterators of HTTP clients cap the length of a line,
 receive time must be taken per socket read, before any parsing.
 """
 
-from collections.abc import Iterator
-
 
 class SseParser:
     """Splits a byte stream into the `data` payloads of its events.
@@ -20,29 +18,36 @@ class SseParser:
         self._data: list[bytes] = []
         self._after_cr = False
 
-    def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Yield the data of each event that this piece completes."""
-        if self._after_cr and piece.startswith(b"\n"):
-            piece = piece[1:]
-            self._after_cr = False
-        if not piece:
-            return
-        self._after_cr = piece.endswith(b"\r")
-        *complete, rest = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        for part in complete:
-            self._line += part
-            event = self._take_line()
-            if event is not None:
-                yield event
-        self._line += rest
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Return the data of each event that this piece completes, in order.
 
-    def _take_line(self) -> bytes | None:
-        line = bytes(self._line)
-        self._line.clear()
-        if not line:
-            data, self._data = self._data, []
-            return b"\n".join(data) if data else None
-        field, _, value = line.partition(b":")
-        if field == b"data":
-            self._data.append(value.removeprefix(b" "))
-        return None
+        Takes time in proportion to the piece alone, however long the line is that it continues.
+        """
+        if self._after_cr and piece:
+            piece = piece.removeprefix(b"\n")
+            self._after_cr = False
+        if b"\r" in piece:
+            self._after_cr = piece.endswith(b"\r")
+            piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\n" not in piece:
+            self._line += piece
+            return []
+        lines = piece.split(b"\n")
+        if self._line:
+            self._line += lines[0]
+            lines[0] = bytes(self._line)
+            self._line.clear()
+        self._line += lines.pop()
+        return self._take_lines(lines)
+
+    def _take_lines(self, lines: list[bytes]) -> list[bytes]:
+        events = []
+        for line in lines:
+            if line:
+                field, _, value = line.partition(b":")
+                if field == b"data":
+                    self._data.append(value.removeprefix(b" "))
+            elif self._data:
+                events.append(b"\n".join(self._data))
+                self._data = []
+        return events

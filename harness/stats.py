@@ -39,6 +39,31 @@ def paired_ratio(baseline: Sequence[float], treatment: Sequence[float]) -> Paire
     return PairedRatio(math.exp(mean), ci95, tuple(math.exp(d) for d in logs))
 
 
+def welch_ratio(baseline: Sequence[float], treatment: Sequence[float]) -> PairedRatio:
+    """exp of the difference of two means of logs, with Welch's t-interval: the two are not paired.
+
+    baseline, treatment: positive values, as many of each as there are. per_pair is empty.
+    The degrees of freedom (Welch-Satterthwaite) are rounded down, which widens the interval.
+    """
+    if not baseline or not treatment or min(*baseline, *treatment) <= 0:
+        raise ValueError("a ratio needs positive values on both sides")
+    one, two = [math.log(x) for x in baseline], [math.log(x) for x in treatment]
+    mean = fmean(two) - fmean(one)
+    if len(one) < 2 or len(two) < 2:
+        return PairedRatio(math.exp(mean), None, ())
+    parts = [stdev(logs) ** 2 / len(logs) for logs in (one, two)]
+    if sum(parts) == 0:
+        return PairedRatio(math.exp(mean), (math.exp(mean), math.exp(mean)), ())
+    spread = [part**2 / (len(logs) - 1) for part, logs in zip(parts, (one, two), strict=True)]
+    half = t_quantile(0.975, max(1, int(sum(parts) ** 2 / sum(spread)))) * math.sqrt(sum(parts))
+    return PairedRatio(math.exp(mean), (math.exp(mean - half), math.exp(mean + half)), ())
+
+
+def half_width(sd_log: float, pairs: int) -> float:
+    """Half of the 95 % interval of the mean of `pairs` logs with this deviation. pairs >= 2."""
+    return t_quantile(0.975, pairs - 1) * sd_log / math.sqrt(pairs)
+
+
 def geometric_mean(values: Sequence[float]) -> float | None:
     """exp(mean ln x): the ratio of two arms' means is the paired estimate. None if empty."""
     return math.exp(fmean(math.log(value) for value in values)) if values else None

@@ -7,6 +7,7 @@ import orjson
 from harness.record import RequestRecord
 
 TEXT_FIELDS = ("text", "content", "reasoning_content", "reasoning")
+DONE = b"[DONE]"
 
 
 class StreamError(Exception):
@@ -15,9 +16,16 @@ class StreamError(Exception):
 
 def take_event(record: RequestRecord, data: bytes, received_ns: int) -> None:
     """Add one event. Raises StreamError for an error inside the stream or a malformed event."""
-    if data == b"[DONE]":
+    if data == DONE:
         record.saw_done = True
         return
+    event = decode_event(data)
+    has_text = _take_choices(record, event.get("choices") or [])
+    _take_usage(record, event.get("usage") or {}, has_text, received_ns)
+
+
+def decode_event(data: bytes) -> dict[str, Any]:
+    """The event as an object. Raises StreamError if it is none, or if it reports an error."""
     try:
         event = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -26,8 +34,7 @@ def take_event(record: RequestRecord, data: bytes, received_ns: int) -> None:
         raise StreamError(f"event is not an object: {data[:80]!r}")
     if event.get("error"):
         raise StreamError(f"error in the stream: {_error_text(event['error'])}")
-    text = _take_choices(record, event.get("choices") or [])
-    _take_usage(record, event.get("usage") or {}, bool(text), received_ns)
+    return event
 
 
 def _error_text(error: Any) -> str:
@@ -35,15 +42,18 @@ def _error_text(error: Any) -> str:
     return str(message)[:200]
 
 
-def _take_choices(record: RequestRecord, choices: list[dict[str, Any]]) -> str:
-    pieces: list[str] = []
+def _take_choices(record: RequestRecord, choices: list[dict[str, Any]]) -> bool:
+    """Add texts, ids and the finish reason; say whether there was any text."""
+    known = len(record.text)
     for choice in choices:
         delta = choice.get("delta") or choice
-        pieces += [delta[name] for name in TEXT_FIELDS if delta.get(name)]
-        record.output_ids.extend(choice.get("token_ids") or ())
+        for name in TEXT_FIELDS:
+            if text := delta.get(name):
+                record.text.append(text)
+        if ids := choice.get("token_ids"):
+            record.output_ids.extend(ids)
         record.finish_reason = choice.get("finish_reason") or record.finish_reason
-    record.text += pieces
-    return "".join(pieces)
+    return len(record.text) > known
 
 
 def _take_usage(
@@ -59,16 +69,26 @@ def _take_usage(
     if total is None:
         if has_text:
             record.itl_basis = "chunk"
-            _add_chunk(record, 1, received_ns)
+            add_chunk(record, 1, received_ns)
         return
+    rise = take_total(record, total)
+    if record.itl_basis != "chunk" and rise:
+        record.itl_basis = "usage"
+        add_chunk(record, rise, received_ns)
+
+
+def take_total(record: RequestRecord, total: int) -> int:
+    """Keep the running total of output tokens and return its rise. Raises StreamError if it fell.
+
+    A total that falls means that the server began the request again.
+    """
     known, record.completion_tokens = record.completion_tokens or 0, total
     if total < known:
         raise StreamError(f"completion_tokens fell from {known} to {total}")
-    if record.itl_basis != "chunk" and total > known:
-        record.itl_basis = "usage"
-        _add_chunk(record, total - known, received_ns)
+    return total - known
 
 
-def _add_chunk(record: RequestRecord, tokens: int, received_ns: int) -> None:
+def add_chunk(record: RequestRecord, tokens: int, received_ns: int) -> None:
+    """Note a token-bearing chunk."""
     record.chunk_t_ns.append(received_ns)
     record.chunk_tokens.append(tokens)

@@ -1,7 +1,7 @@
 """`requests.parquet`: one row per request, raw times and counts, from which all figures follow."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 import pyarrow
@@ -17,6 +17,7 @@ SCHEMA = pyarrow.schema(
         ("position", pyarrow.int32()),
         ("request", pyarrow.int32()),
         ("lane", pyarrow.int32()),
+        ("turn", pyarrow.int32()),
         ("flushed", pyarrow.bool_()),
         ("primed", pyarrow.bool_()),
         ("expected_cached", pyarrow.int64()),
@@ -40,11 +41,13 @@ SCHEMA = pyarrow.schema(
 )
 
 
-def write_requests(path: Path, runs: Sequence[ArmRun]) -> None:
-    """Write all requests of all runs."""
+def requests_parquet(runs: Sequence[ArmRun]) -> bytes:
+    """All requests of all runs as a parquet file."""
     rows = [_row(run, record) for run in runs for record in run.records]
     table = pyarrow.Table.from_pylist(rows, schema=SCHEMA)
-    pyarrow.parquet.write_table(table, path, compression="zstd")
+    out = BytesIO()
+    pyarrow.parquet.write_table(table, out, compression="zstd")
+    return out.getvalue()
 
 
 def _row(run: ArmRun, record: RequestRecord) -> dict[str, Any]:
@@ -54,6 +57,7 @@ def _row(run: ArmRun, record: RequestRecord) -> dict[str, Any]:
         "position": run.position,
         "request": record.index,
         "lane": record.lane,
+        "turn": record.turn,
         "flushed": run.flushed,
         "primed": run.primed,
         "expected_cached": run.expected_cached,

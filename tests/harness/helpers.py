@@ -37,7 +37,7 @@ def record(chunks: Sequence[tuple[float, int]], **values: Any) -> RequestRecord:
 
 def spec_dict(*, stock: str = "", spin: str = "", **changes: Any) -> dict[str, Any]:
     """A small two-arm spec over mock servers; `stock` and `spin` are further mock options."""
-    command = "python -m harness.mock --port {port} --itl-ms 4 "
+    command = "python -m harness.mock --port {port} --itl-ms 8 "
     made: dict[str, Any] = {
         "name": "test",
         "pairs": 1,

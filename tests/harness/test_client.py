@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from aiohttp import ClientSession, web
 
-from harness.client import Load, new_records, open_session, run_load, stream_timeout
+from harness.client import open_session, stream_timeout
+from harness.drive import Load, new_records, run_load
 from harness.mock_script import MockScript, MockState
-from harness.prompts import completion_body
 from harness.record import RequestRecord
 from harness.validity import request_problems
+from harness.wire import completion_body
 from tests.harness.helpers import with_app, with_mock
 
 
@@ -56,13 +57,13 @@ def test_sound_requests() -> None:
         assert len(record.output_ids) == 10
 
 
-@pytest.mark.parametrize("tokens_per_chunk", [1, 3, 10])
-def test_t01_chunks_of_several_tokens(tokens_per_chunk: int) -> None:
+@pytest.mark.parametrize("chunk_tokens", [1, 3, 10])
+def test_t01_chunks_of_several_tokens(chunk_tokens: int) -> None:
     """However tokens are bundled, the counts of the chunks add up."""
-    script = MockScript(tokens_per_chunk=tokens_per_chunk, page_size=200)
+    script = MockScript(chunk_tokens=str(chunk_tokens), page_size=200)
     (record,) = load_mock(script, bodies(1))
     assert record.streamed_tokens == 10
-    assert max(record.chunk_tokens) == tokens_per_chunk
+    assert max(record.chunk_tokens) == chunk_tokens
     assert problems([record]) == ""
 
 
@@ -112,7 +113,7 @@ def test_t18_t34_large_bodies_arrive() -> None:
 
 def test_t20_no_limit_on_the_whole_request() -> None:
     """A stream may last many times the stall limit as long as it keeps talking."""
-    assert stream_timeout(5).total is None
+    assert stream_timeout().total is None
     script = MockScript(itl_ms=100, page_size=200)
     (record,) = load_mock(script, bodies(1, output=20), stall_s=1)
     assert record.error is None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from harness import metrics
 from harness.record import RequestRecord
 from harness.runrecord import windows
+from harness.timeline import timeline
 from tests.harness.helpers import MS, record
 
 # 1 token at 10 ms, then 3 at 40 ms, then 2 at 60 ms; sent at 2 ms
@@ -113,3 +114,89 @@ def test_record_arrays_hold_nanoseconds() -> None:
     """Times past 2**32 ns are kept exactly."""
     r = RequestRecord(index=0, chunk_t_ns=array("q", [2**62]))
     assert r.chunk_t_ns[0] == 2**62
+
+
+def test_tpot_divides_by_all_tokens_but_one() -> None:
+    """(60 - 10) ms over 5 later tokens; with a first chunk of 2 it differs from the mean ITL."""
+    assert metrics.tpot_ns(record(SCRIPT)) == 10 * MS
+    bundled = record([(10, 2), (40, 3)])
+    assert metrics.tpot_ns(bundled) == 30 * MS / 4
+    assert metrics.itl_request_mean_ns(bundled) == 10 * MS
+    assert metrics.tpot_ns(record([(10, 1)])) is None
+
+
+def test_tokens_per_chunk_leaves_the_first_out() -> None:
+    """Chunks of 3 and 2 after the first give 2.5."""
+    assert metrics.tokens_per_chunk(record(SCRIPT)) == 2.5
+    assert metrics.tokens_per_chunk(record([(10, 4)])) is None
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [([1, 2, 3, 4, 5], 1.0), ([7] * 9, 1 / 6), ([1, 2] * 4, 2 / 5), ([1, 2, 3], None)],
+)
+def test_repetition_ratio(ids: list[int], expected: float | None) -> None:
+    """Distinct 4-grams over all; a constant answer has one of n - 3."""
+    assert metrics.repetition_ratio(ids) == expected
+
+
+def test_itl_by_position_by_hand() -> None:
+    """Token 0 has no gap; 1 to 3 share 10 ms each, 4 and 5 share 10 ms, another answer 20 ms."""
+    other = record([(0, 1), (20, 1), (40, 1), (60, 1), (80, 1), (100, 1)])
+    bins = metrics.itl_by_position([record(SCRIPT), other], [0, 1, 4, 6, 9])
+    assert [one["p50_ns"] for one in bins] == [None, 15 * MS, 15 * MS, None]
+    assert [(one["from"], one["to"]) for one in bins] == [(0, 1), (1, 4), (4, 6), (6, 9)]
+
+
+@given(chunk_lists)
+def test_every_later_token_has_a_position(chunks: list[tuple[float, int]]) -> None:
+    """One bin over all positions holds every token but the first chunk's."""
+    r = record(chunks)
+    (whole,) = metrics.itl_by_position([r], [0, r.streamed_tokens])
+    assert whole["p50_ns"] == metrics.percentile(metrics.itl_token_ns(r), 50)
+
+
+@pytest.mark.parametrize(
+    ("limits", "good"),
+    [
+        ({}, True),
+        ({"ttft_ms": 8}, True),
+        ({"ttft_ms": 7}, False),
+        ({"itl_ms": 10}, True),
+        ({"itl_ms": 9}, False),
+        ({"e2e_ms": 58, "ttft_ms": 8, "itl_ms": 10}, True),
+        ({"e2e_ms": 57, "ttft_ms": 8, "itl_ms": 10}, False),
+    ],
+)
+def test_slo_needs_every_limit(limits: dict[str, float], good: bool) -> None:
+    """TTFT 8 ms, mean ITL 10 ms, E2E 58 ms: equal to a limit keeps it, above does not."""
+    sent = {"scheduled_ns": 2 * MS, "sent_ns": 2 * MS}
+    assert metrics.meets_slo(record(SCRIPT, **sent), **limits) is good
+
+
+def test_t25_slo_counts_from_when_a_request_was_due() -> None:
+    """A client that held a request back for 5 ms does not meet what it would have met."""
+    held = record(SCRIPT, scheduled_ns=0, sent_ns=5 * MS)
+    assert not metrics.meets_slo(held, ttft_ms=8)
+    assert metrics.meets_slo(held, ttft_ms=10)
+
+
+def test_failed_request_is_no_goodput() -> None:
+    """An error or a missing [DONE] is never good; the rate is over the full run."""
+    assert not metrics.meets_slo(record(SCRIPT, error="x"))
+    assert not metrics.meets_slo(record(SCRIPT, saw_done=False))
+    assert metrics.goodput_req_s(3, (0, 2_000_000_000)) == 1.5
+    assert metrics.goodput_req_s(3, (5, 5)) is None
+
+
+def test_timeline_by_hand() -> None:
+    """Tokens fall into the bin they came in; a request runs from its first to its last token."""
+    r = record([(1000, 2), (2000, 6)], sent_ns=0)
+    line = timeline([r])
+    assert line is not None
+    width = 2 / len(line.seconds)
+    assert sum(line.tok_s) * width == pytest.approx(8)
+    assert sum(line.running) * width == pytest.approx(1)
+    assert line.running[0] == 0
+    assert line.running[-1] == pytest.approx(1)
+    assert timeline([RequestRecord(index=0)]) is None

@@ -11,10 +11,12 @@ from harness import control
 from harness.control import flush, server_facts, wait_idle
 from harness.errors import HarnessError, PreflightError
 from harness.mock_script import MockScript, MockState
-from harness.phases import PhaseFailed, RunContext, prime, run_arm, verify, warm_up
+from harness.phases import prime, run_arm, verify
 from harness.preflight import check_server
 from harness.progress import Progress
+from harness.runcontext import PhaseFailed, RunContext
 from harness.runrecord import ArmRun
+from harness.warmup import warm_up
 from tests.harness.helpers import make_spec, with_app, with_mock
 
 SPEC = make_spec()
@@ -166,7 +168,7 @@ def test_t27_busy_server_is_not_idle() -> None:
 def test_t32_warm_up_goes_on_until_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds are repeated until two agree, at most max_rounds."""
     rates = iter([100.0, 130.0, 131.0, 1.0])
-    monkeypatch.setattr("harness.phases._warm_rate", lambda records, concurrency: next(rates))
+    monkeypatch.setattr("harness.warmup._warm_rate", lambda records: next(rates))
     spec = make_spec(warmup={"max_rounds": 4})
     run = ArmRun(arm="stock", pair=0, position=0)
 

@@ -5,8 +5,9 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.prompts import Role, completion_body, context_ids, load_bodies, request_ids, token_ids
-from harness.spec import RandomIds, TopicIds
+from harness.prompts import Role, context_ids, load_bodies, request_ids, token_ids
+from harness.spec_content import RandomIds, TopicIds
+from harness.wire import completion_body
 from tests.harness.helpers import make_spec
 
 SPEC = make_spec()
@@ -37,7 +38,7 @@ def test_t13_keys_give_different_prompts() -> None:
 def test_requests_of_a_pair_share_the_context_and_nothing_more() -> None:
     """Shared: equal up to the context's end, then different at once; distinct: from the start."""
     one, two = request_ids(SPEC, 0, 0), request_ids(SPEC, 0, 1)
-    assert len(one) == SPEC.workload.prompt_tokens
+    assert len(one) == SPEC.workload.prompt_tokens()
     assert (one[:256] == two[:256]).all()
     assert (one[:256] == context_ids(SPEC, 0, 0)).all()
     assert (one[256:] != two[256:]).any()

@@ -15,11 +15,11 @@ from harness.errors import HarnessError
 from harness.parity import equal_prefix
 from harness.plots import all_plots
 from harness.progress import Progress
-from harness.report import render_report
+from harness.report import CAPTIONS, render_report
 from harness.results import ResultFolder
 from harness.runrecord import ArmRun
 from harness.summary import summarise
-from harness.table import write_requests
+from harness.table import requests_parquet
 from tests.harness.helpers import make_spec
 from tests.harness.test_validity import COUNTERS, sound_record
 
@@ -40,7 +40,7 @@ def campaign(**changes: object) -> Campaign:
 
 def test_folder_is_never_overwritten(tmp_path: Path) -> None:
     """Results of the same second get folders of their own, and latest is the newest."""
-    folders = [ResultFolder(tmp_path, "x") for _ in range(3)]
+    folders = [ResultFolder.create(tmp_path, "x") for _ in range(3)]
     assert len({folder.path for folder in folders}) == 3
     for folder in folders:
         folder.write_text("summary.json", folder.path.name)
@@ -55,13 +55,13 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     """A file in the way is one clear error."""
     (tmp_path / "x").write_text("")
     with pytest.raises(HarnessError, match="cannot create"):
-        ResultFolder(tmp_path, "x")
+        ResultFolder.create(tmp_path, "x")
 
 
 def test_nan_is_no_result(tmp_path: Path) -> None:
     """NaN is refused when written, so that no reader has to parse it."""
     with pytest.raises(ValueError):
-        ResultFolder(tmp_path, "x").write_json("a.json", float("nan"))
+        ResultFolder.create(tmp_path, "x").write_json("a.json", float("nan"))
 
 
 def test_t14_every_row_says_its_cache_state(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_t14_every_row_says_its_cache_state(tmp_path: Path) -> None:
     made.runs[0].flushed = made.runs[0].primed = True
     made.runs[0].records[1].cached_tokens = None
     path = tmp_path / "requests.parquet"
-    write_requests(path, made.runs)
+    path.write_bytes(requests_parquet(made.runs))
     rows = pyarrow.parquet.read_table(path).to_pylist()
     assert [(row["arm"], row["request"], row["primed"]) for row in rows] == [
         ("stock", 0, True), ("stock", 1, True), ("spin", 0, False), ("spin", 1, False),
@@ -103,7 +103,13 @@ def test_summary_has_the_promised_keys() -> None:
 def test_parity_of_greedy_outputs() -> None:
     """Equal outputs and equal beginnings are counted between the arms of a pair."""
     found = summarise(campaign())["parity"]["spin"]
-    assert found == {"compared": 2, "equal_share": 0.5, "equal_prefix_share": (1 + 1 / 4) / 2}
+    assert found == {
+        "compared": 2,
+        "equal_share": 0.5,
+        "equal_prefix_share": (1 + 1 / 4) / 2,
+        "equal_token_share": (1 + 3 / 4) / 2,
+        "first_difference_p50": 1,
+    }
 
 
 @given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))
@@ -166,12 +172,13 @@ def test_report_is_one_escaped_file() -> None:
     made.runs[1].problems.append(HOSTILE)
     summary = summarise(made)
     plots = all_plots(made, summary)
-    assert set(plots) == {"throughput.png", "itl.png", "kept_share.png"}
+    # without a sound pair there is no ratio to show
+    assert set(plots) == set(CAPTIONS) - {"ratios.png"}
     about = {"python": HOSTILE, "servers": {"spin": {"version": HOSTILE}}}
     page = render_report(summary, f"name: {HOSTILE}", about, plots)
     assert "<script" not in page
-    assert page.count("&lt;script&gt;") == 4
-    assert page.count("data:image/png;base64,") == 3
+    assert page.count("&lt;script&gt;") == 5
+    assert page.count("data:image/png;base64,") == len(plots)
     assert "http:" not in page
     assert "https:" not in page
 

@@ -15,7 +15,7 @@ from harness import ports, server, warden
 from harness.errors import ServerStartError
 from harness.ports import free_port, port_is_free
 from harness.server import Server, command_line, telling_line
-from harness.spec import Arm
+from harness.spec_arm import Arm
 
 MOCK = "python -m harness.mock --port {port}"
 
