@@ -45,20 +45,32 @@ class SilenceLimit:
     """Ends the request when neither direction moved for `stall_s`; its length does not matter.
 
     aiohttp's own read limit also runs while a large body goes out, and would end a slow upload.
+    Its timer is set once per limit, not once per read.
     """
 
     def __init__(self, stall_s: float) -> None:
         self.stall_s = stall_s
         self.uploading = True
-        self.ended = False
-        self._clock = asyncio.get_running_loop().time
-        self.timeout = asyncio.timeout(stall_s)
+        self.timeout = asyncio.timeout(None)
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
+        self._moved = self._clock()
+        self._timer = self._loop.call_later(stall_s, self._look)
 
     def moved(self) -> None:
         """Bytes went out or came in."""
-        # an upload may still be in its last piece when the server has already refused it
-        if not self.ended:
-            self.timeout.reschedule(self._clock() + self.stall_s)
+        self._moved = self._clock()
+
+    def _look(self) -> None:
+        due = self._moved + self.stall_s
+        if due <= self._clock():
+            self.timeout.reschedule(due)
+        else:
+            self._timer = self._loop.call_at(due, self._look)
+
+    def end(self) -> None:
+        """The request is over."""
+        self._timer.cancel()
 
     def why(self) -> str:
         """The failure in words."""
@@ -81,7 +93,7 @@ async def stream_completion(
             try:
                 await _stream(session, body, record, silence, progress)
             finally:
-                silence.ended = True
+                silence.end()
     except TimeoutError:
         late = silence.timeout.expired()
         record.error = silence.why() if late else f"no connection within {CONNECT_S:g} s"

@@ -110,7 +110,13 @@ async def _vllm_facts(
         max_prompt_tokens=longest,
         version=version,
         spin=None,
-        raw={"vllm": version, "block_size": page_size, "max_model_len": longest},
+        raw={
+            "server": "vllm",
+            "version": version,
+            "page_size": page_size,
+            "max_total_num_tokens": capacity,
+            "max_model_len": longest,
+        },
         kind="vllm",
     )
 

@@ -61,11 +61,27 @@ def aiperf(program: str) -> Client:
     """NVIDIA's aiperf, server token counts, no telemetry and no dashboard."""
 
     def command(case: Case, url: str, folder: Path) -> list[str]:
+        # offline it looks for tokenizers in the hub's cache alone
+        cache = folder / "hub" / "models--local--words"
+        write_tokenizer(cache / "snapshots" / "1")
+        (cache / "refs").mkdir()
+        (cache / "refs" / "main").write_text("1")
         count = str(case.streams)
         return [
-            *(program, "profile", "-m", "mock", "--url", url, "--endpoint-type", "completions"),
+            *(
+                "env",
+                f"HF_HOME={folder}",
+                program,
+                "profile",
+                "-m",
+                "mock",
+                "--url",
+                url,
+                "--endpoint-type",
+                "completions",
+            ),
             *("--streaming", "--concurrency", count, "--request-count", count),
-            *("--isl", str(PROMPT_TOKENS), "--osl", str(case.tokens), "--tokenizer", "builtin"),
+            *("--isl", str(PROMPT_TOKENS), "--osl", str(case.tokens), "--tokenizer", "local/words"),
             *("--use-server-token-count", "--ui", "none", "--no-gpu-telemetry"),
             *("--no-server-metrics", "--artifact-dir", str(folder)),
         ]
@@ -117,6 +133,7 @@ def write_tokenizer(folder: Path) -> None:
     """A word-level tokenizer of 1,024 words, so that nothing is fetched."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
+    folder.mkdir(parents=True, exist_ok=True)
     words = {"<unk>": 0} | {f"t{index}": index for index in range(1, 1024)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

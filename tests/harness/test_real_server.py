@@ -65,7 +65,7 @@ def run_on(server: Server, wire: str, pair: int) -> ArmRun:
     return run
 
 
-@pytest.mark.parametrize(("pair", "wire"), enumerate(["completions", "generate", "chat"]))
+@pytest.mark.parametrize(("pair", "wire"), list(enumerate(["completions", "generate", "chat"])))
 def test_replies_and_counters_agree(server: Server, pair: int, wire: str) -> None:
     """In every format the cache is exact, and the counters rise by what the replies say."""
     run = run_on(server, wire, pair)

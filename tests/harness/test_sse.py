@@ -54,6 +54,34 @@ def test_t19_line_of_two_megabytes() -> None:
     assert parse(pieces) == [line]
 
 
+EVENT = st.lists(st.binary(max_size=30).map(lambda b: b.translate(None, b"\r\n")), min_size=1)
+
+
+@given(
+    st.lists(st.tuples(EVENT, st.sampled_from([b"", b": c", b"id: 1", b"event"]))),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.lists(st.integers(0, 1000), max_size=20),
+)
+def test_t19_generated_streams(
+    events: list[tuple[list[bytes], bytes]], end: bytes, cuts: list[int]
+) -> None:
+    """Whatever the data, the lines between, the line ends and the cuts: the data comes back."""
+    stream = b""
+    for lines, other in events:
+        stream += b"".join(b"data: " + line + end for line in lines)
+        stream += (other + end if other else b"") + end
+    edges = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    pieces = [stream[a:b] for a, b in itertools.pairwise(edges)]
+    assert parse(pieces) == [b"\n".join(lines) for lines, _ in events]
+
+
+def test_t19_long_line_in_small_pieces() -> None:
+    """Two megabytes in pieces of 64 bytes cost one pass, not one per piece."""
+    line = b"y" * 2_000_000
+    stream = b"data:" + line + b"\r\n\r\n"
+    assert parse([stream[i : i + 64] for i in range(0, len(stream), 64)]) == [line]
+
+
 def test_unfinished_event_is_dropped() -> None:
     """An event that the end of the stream cuts off is not reported."""
     assert parse([b"data: whole\n\ndata: half\n"]) == [b"whole"]

@@ -1,11 +1,16 @@
 """The same campaign against a server that answers as vLLM does (the mock; no vLLM is here)."""
 
 import asyncio
+import io
+import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
+import yaml
 from aiohttp import ClientSession, web
 
+from harness.command import RunCommand, execute
 from harness.control import (
     cache_hits,
     flush,
@@ -16,7 +21,8 @@ from harness.control import (
 )
 from harness.errors import HarnessError, PreflightError
 from harness.mock_script import MockScript, MockState
-from tests.harness.helpers import with_app, with_mock
+from harness.progress import Progress
+from tests.harness.helpers import spec_dict, with_app, with_mock
 from tests.harness.traps import bodies, stream_all, whole_run
 
 
@@ -132,3 +138,31 @@ def test_server_of_neither_kind_is_refused() -> None:
     app = web.Application()
     app.add_routes([web.get("/v1/models", models), web.get("/metrics", metrics)])
     asyncio.run(with_app(app, use))
+
+
+def test_whole_campaign_of_two_vllm_arms(tmp_path: Path) -> None:
+    """A pair of two vLLM arms, started by the harness, ends valid, proved by their counters."""
+    command = "python -m harness.mock --port {port} --dialect vllm --page-size 16 --itl-ms 8 "
+    arms = {
+        "stock": {"command": command + "--cached-zero-absent 1"},
+        "other": {"command": command + "--cached-zero-absent 1 --chunk-tokens 2"},
+    }
+    made = spec_dict() | {"arms": arms}
+    path = tmp_path / "spec.yaml"
+    path.write_text(yaml.safe_dump(made))
+    code = execute(RunCommand(path, results=tmp_path), Progress(io.StringIO()))
+    summary = json.loads((tmp_path / "test" / "latest" / "summary.json").read_text())
+    assert summary["invalid_reasons"] == []
+    assert code == 0
+    assert not [note for note in summary["notes"] if "metrics" in note]
+    # twice the tokens in every step
+    assert 1.2 < summary["ratios"]["other"]["output_tok_s"]["estimate"] < 3
+    environment = json.loads((tmp_path / "test" / "latest" / "env.json").read_text())
+    assert environment["servers"]["other"]["server"] == "vllm"
+
+
+def test_format_that_the_server_does_not_have() -> None:
+    """A run in SGLang's own format on vLLM ends at once and says what the server answered."""
+    run = whole_run(dialect="vllm", wire="generate")
+    assert run.records == []
+    assert "HTTP 404" in run.problems[0]
