@@ -61,7 +61,9 @@ RANK_COUNTERS = (
     RankSeries("cold_rows", "Requests that started without one", lambda t: _rows(t, "cold")),
     RankSeries("audits", "Rows scored in full to measure the miss", lambda t: t.audits),
 )
-GAUGES, COUNTERS = (*LAYER_GAUGES, *RANK_GAUGES), (*LAYER_COUNTERS, *RANK_COUNTERS)
+# not counted: what the miss SLO has set
+SPARSITY = RankSeries("sparsity", "Share of blocks that a row may skip", lambda _: None)
+GAUGES, COUNTERS = (*LAYER_GAUGES, *RANK_GAUGES, SPARSITY), (*LAYER_COUNTERS, *RANK_COUNTERS)
 
 
 def series_names() -> set[str]:
@@ -87,11 +89,12 @@ class Exporter:
         self.counters = {s.name: Counter(PREFIX + s.name, s.text, self._names(s)) for s in COUNTERS}
         self.history: deque[tuple[float, Totals]] = deque()
 
-    def publish(self, totals: Totals, seconds: float) -> None:
-        """Set all series. totals: since start; seconds: a clock's."""
+    def publish(self, totals: Totals, seconds: float, sparsity: float) -> None:
+        """Set all series. totals: since start; seconds: a clock's; sparsity: in force now."""
         # a copy of some steps ago may arrive after the idle loop has read newer ones
         if self.history and totals.scalars["steps"] < self.history[-1][1].scalars["steps"]:
             return
+        self.gauges[SPARSITY.name].labels(**self.labels).set(sparsity)
         recent = totals.since(self._window_start(seconds)) if self.history else totals
         for name, labels, value in _values(recent, self.layers, LAYER_GAUGES, RANK_GAUGES):
             # a gauge without a sample in the window keeps its last value

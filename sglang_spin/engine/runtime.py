@@ -15,6 +15,7 @@ from sglang_spin.engine.fused import FusedScorer
 from sglang_spin.engine.hook import Evidence, Hook, Proof
 from sglang_spin.engine.metrics import Exporter
 from sglang_spin.engine.reader import Reader
+from sglang_spin.engine.slo import SloKeeper
 from sglang_spin.engine.telemetry import Telemetry
 from sglang_spin.kernels.audit import audit
 from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
@@ -130,7 +131,8 @@ class Runtime:
         """Export metrics under the engine's labels; None if this rank exports none."""
         assert self.state is not None
         exporter = None if labels is None else Exporter(labels, list(self.layer_slots))
-        self.telemetry = Telemetry(Reader(self.state), exporter)
+        keeper = SloKeeper(self.state) if self.config.miss_slo else None
+        self.telemetry = Telemetry(Reader(self.state), exporter, keeper)
 
     def after_decode(self) -> None:
         """After each decode forward, on its stream."""
@@ -180,6 +182,8 @@ class Runtime:
             "scorer": self.config.scorer,
             "layers": list(self.layer_slots),
             "state_bytes": self.state.nbytes,
+            "sparsity": self.state.sparsity,
+            "miss_slo": self.config.miss_slo,
             "audit_every": self.config.audit_every,
             **self.state.counters.read(),
             **_audits(Reader(self.state).now()),

@@ -106,7 +106,7 @@ def test_the_lives_miss_and_explore() -> None:
     for found in life.oracle.found:
         assert found["audits"] >= 20
         assert 0 < found["missed"] < found["entries"]
-        assert 0 < found["useful"] < found["returned"]
+        assert 0 < found["useful"] <= found["returned"]
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 16, 256, 1000])
