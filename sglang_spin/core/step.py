@@ -59,10 +59,10 @@ class SpinState:
     def __init__(
         self, config: SpinConfig, shape: Shape, device: torch.device | str = "cpu"
     ) -> None:
-        layers, rows, blocks, pages, index_topk = shape[:5]
+        layers, rows, _, pages, index_topk = shape[:5]
         self.config, self.shape = config, shape
-        sparsity = 0.0 if config.policy == "dense" else config.sparsity
-        self.budgets = budget_table(blocks, sparsity, budget_floor(index_topk)).to(device)
+        self.sparsity = 0.0 if config.policy == "dense" else config.sparsity
+        self.budgets = self._budgets().to(device)
         self.history = _history(config, shape, device)
         self.explore = config.explore if config.policy == "spin-paper" else 0.0
         self.counters = Counters(layers, device)
@@ -81,6 +81,11 @@ class SpinState:
         small = (self.fresh, self.generation, self.step, self.stashed, self.prior, self.budgets)
         audit = self.audit.nbytes if self.audit else 0
         return self.history.nbytes + audit + sum(t.nbytes for t in small)
+
+    def set_sparsity(self, sparsity: float) -> None:
+        """Change the budgets of the steps that follow on this stream, in a recorded graph too."""
+        self.sparsity = sparsity
+        self.budgets.copy_(self._budgets())
 
     def open_rows(self, rows: Tensor) -> None:
         """Hand request rows (int64 [n], none 0) to new requests: nothing of the old ones stays."""
@@ -155,6 +160,9 @@ class SpinState:
         """
         if self.audit is not None and plan.flags is not None:
             self.audit.add(layer, plan.request_rows, logits, plan.lengths, plan.flags)
+
+    def _budgets(self) -> Tensor:
+        return budget_table(self.shape.blocks, self.sparsity, budget_floor(self.shape.index_topk))
 
     def _fold(self, rows: Tensor, lengths: Tensor, live: Tensor, width: int) -> None:
         last = self.stashed[rows]

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.step import Plan, Shape, SpinState
+from sglang_spin.core.totals import Totals
 from sglang_spin.engine.events import EventQueue
 from sglang_spin.engine.fatal import die
 from sglang_spin.engine.fused import FusedScorer
 from sglang_spin.engine.hook import Evidence, Hook, Proof
+from sglang_spin.engine.metrics import Exporter
+from sglang_spin.engine.reader import Reader
+from sglang_spin.engine.slo import SloKeeper
+from sglang_spin.engine.telemetry import Telemetry
 from sglang_spin.kernels.audit import audit
 from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
 from sglang_spin.kernels.observe import observe
@@ -46,6 +51,7 @@ class Runtime:
         self.proven = False
         self.decode_allocations = 0
         self.used_rows: set[int] = set()
+        self.telemetry: Telemetry | None = None
         self.plan: Plan | None = None
         self.engine_plan: tuple[Any, Any] = (None, None)
 
@@ -121,6 +127,23 @@ class Runtime:
         audit(self.state, self.layer_slots[layer], logits, plan)
         self.observed.add(layer)
 
+    def start_telemetry(self, labels: dict[str, Any] | None) -> None:
+        """Export metrics under the engine's labels; None if this rank exports none."""
+        assert self.state is not None
+        exporter = None if labels is None else Exporter(labels, list(self.layer_slots))
+        keeper = SloKeeper(self.state) if self.config.miss_slo else None
+        self.telemetry = Telemetry(Reader(self.state), exporter, keeper)
+
+    def after_decode(self) -> None:
+        """After each decode forward, on its stream."""
+        if self.telemetry is not None:
+            self.telemetry.after_forward()
+
+    def at_rest(self) -> None:
+        """When the scheduler has nothing to do."""
+        if self.telemetry is not None:
+            self.telemetry.at_rest()
+
     def prove_decode(self) -> None:
         """After the first decode step (or its capture): every hook and every layer was reached."""
         if self.proven:
@@ -159,8 +182,22 @@ class Runtime:
             "scorer": self.config.scorer,
             "layers": list(self.layer_slots),
             "state_bytes": self.state.nbytes,
+            "sparsity": self.state.sparsity,
+            "miss_slo": self.config.miss_slo,
+            "audit_every": self.config.audit_every,
             **self.state.counters.read(),
+            **_audits(Reader(self.state).now()),
         }
+
+
+def _audits(totals: Totals) -> dict[str, object]:
+    """What the audits found since the start, per layer; None where nothing is known."""
+    return {
+        "audits": totals.audits,
+        "miss_mean": [t.miss_mean for t in totals.layers],
+        "miss_p99": [t.miss_p99 for t in totals.layers],
+        "exploration_yield": [t.exploration_yield for t in totals.layers],
+    }
 
 
 def _check_memory(shape: Shape) -> None:

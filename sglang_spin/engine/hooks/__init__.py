@@ -2,7 +2,16 @@
 
 from sglang_spin.config import SpinConfig
 from sglang_spin.engine.hook import Hook
-from sglang_spin.engine.hooks import allocator, backend, requests, runner, scorer, status, v4
+from sglang_spin.engine.hooks import (
+    allocator,
+    backend,
+    metrics,
+    requests,
+    runner,
+    scorer,
+    status,
+    v4,
+)
 from sglang_spin.engine.ledger import Target
 
 ALL: tuple[Hook, ...] = (
@@ -11,12 +20,17 @@ ALL: tuple[Hook, ...] = (
     *requests.HOOKS,
     *allocator.HOOKS,
     *runner.HOOKS,
+    *metrics.HOOKS,
     *scorer.HOOKS,
     *status.HOOKS,
 )
 
 
-RELIED_ON: tuple[Target, ...] = (*backend.RELIED_ON, *v4.RELIED_ON)
+RELIED_ON: tuple[Target, ...] = (
+    *backend.RELIED_ON,
+    *v4.RELIED_ON,
+    *metrics.RELIED_ON,
+)
 
 
 def active(config: SpinConfig, attention_backend: str = "dsa") -> tuple[Hook, ...]:

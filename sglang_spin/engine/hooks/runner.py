@@ -17,6 +17,7 @@ def _around_forward(original: Any, runner: Any, forward_batch: Any, *args: Any, 
     result = original(runner, forward_batch, *args, **kw)
     if forward_batch.forward_mode.is_decode() and not _ran_as_prefill(forward_batch):
         runtime.prove_decode()
+        runtime.after_decode()
     return result
 
 

@@ -45,11 +45,10 @@ def _step(history, prior, budgets, rows_state, totals, batch, out, audits, weigh
     audited, marks, every, stride = audits
     keep, gain, staleness = weights
     diagonal, random, fill, seed, ratio = flags
-    width = table.shape[1]
-    scores = np.empty(width, np.float32)
+    scores = np.empty(table.shape[1], np.float32)
     for i in range(owners.shape[0]):
         row, length = owners[i], lengths[i]
-        count = min((length // ratio + BLOCK - 1) // BLOCK, width)
+        count = min((length // ratio + BLOCK - 1) // BLOCK, len(scores))
         live = row != 0
         folded = row_pass.blocks_to_fold(stashed[row], length, ratio) if live else 0
         started, seeded, budget, cold = live and fresh[row], 0, 0, 0
@@ -73,8 +72,7 @@ def _step(history, prior, budgets, rows_state, totals, batch, out, audits, weigh
                 seen_total[layer] += count
         compact_lengths[i] = length // ratio - BLOCK * (count - budget)
         audited[i] = full
-        if started:
-            row_pass.count_start(scalars, count, seeded)
+        row_pass.count_start(scalars, started, count, seeded)
         if live:
             stashed[row], fresh[row], step[row] = length, False, step[row] + 1
             scalars[5] += cold
