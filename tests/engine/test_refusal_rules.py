@@ -37,7 +37,7 @@ def test_plain_serving_is_not_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"attention_backend": "dsv4"}, "--attention-backend"),
+        ({"attention_backend": "fa3"}, "--attention-backend"),
         ({"page_size": 256}, "--page-size"),
         ({"speculative_algorithm": "EAGLE"}, "--speculative-algorithm"),
         ({"dsa_topk_backend": "flashinfer"}, "--dsa-topk-backend"),
@@ -63,6 +63,30 @@ def test_each_option_is_refused_in_one_line(change: dict[str, Any], named: str) 
     assert named in line
     assert "--no-spin" in line
     assert "\n" not in line
+
+
+V4 = {
+    "attention_backend": "dsv4",
+    "page_size": 256,
+    "dsv4_attn_backend": "flashmla",
+    "enable_return_indexer_topk": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({}, None),
+        ({"page_size": 64}, "256 (dsv4)"),
+        ({"dsv4_attn_backend": "trtllm"}, "--dsv4-attn-backend"),
+        ({"dsv4_attn_backend": "flashmla_mega"}, "--dsv4-attn-backend"),
+        ({"enable_return_indexer_topk": True}, "--enable-return-indexer-topk"),
+    ],
+)
+def test_v4_is_served_with_its_own_limits(change: dict[str, Any], named: str | None) -> None:
+    """A plain V4 server passes; what was not tested with its indexer is named."""
+    line = first_refusal(SimpleNamespace(**{**SERVED, **V4, **change}))
+    assert line is None if named is None else line is not None and named in line
 
 
 @pytest.mark.parametrize("variable", ["SGLANG_OPT_USE_TOPK_V2", "SGLANG_DSA_FUSE_TOPK"])
