@@ -177,7 +177,8 @@ def run(
         reply = model(ids[None], use_cache=False)
     topk = model.config.index_topk
     choices = [
-        functional.pad(c[0, first:, :topk], (0, topk - c.shape[-1]), value=-1) for c in record
+        functional.pad(c[0, first:, :topk], (0, max(0, topk - c.shape[-1])), value=-1)
+        for c in record
     ]
     return reply.logits[0, first:].numpy(), torch.stack(choices).sort(-1).values.numpy()
 

@@ -25,11 +25,12 @@ STEPS = 32
 VOCAB = 1024
 VARIANTS = ("forced", "stored", "plain")
 
-# On the largest difference of centred logits: 1.5 to 2.5 times what docs/parity.md measured
-BOUNDS = {"forced": 0.05, "stored": 1.0}
-TYPICAL_BOUND = 0.01
-OVERLAP, WORST_OVERLAP = 0.995, 0.95  # share of common selections: mean of a layer, single step
-PLAIN_OVERLAP = 0.95
+# On the largest difference of centred logits (standard deviation 8.2): about twice what
+# docs/parity.md measured. It is reached where rounding moves a value across an fp8 boundary.
+BOUNDS = {"forced": 0.25, "stored": 0.25}
+TYPICAL_BOUND = 0.006  # median step
+OVERLAP, WORST_OVERLAP = 0.998, 0.98  # share of common selections: mean of a layer, single step
+PLAIN_OVERLAP = 0.98
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +110,9 @@ def test_logits_agree(comparisons: dict[str, Compared], variant: str) -> None:
 def test_tokens_agree_wherever_the_margin_exceeds_the_bound(
     comparisons: dict[str, Compared], variant: str
 ) -> None:
-    """No token differs where the bound excludes it, which covers most steps."""
+    """No token differs where the bound excludes it, which covers three steps in four."""
     clear = comparisons[variant].margin > BOUNDS[variant]
-    assert clear.mean() >= 0.5
+    assert clear.mean() >= 0.75
     assert comparisons[variant].equal[clear].all()
 
 
@@ -143,4 +144,4 @@ def test_selection_is_exercised(
     """The agreement is not vacuous: attending to all entries gives other logits by far."""
     last = len(LENGTHS) - 1
     dense = compare(engine, oracle, "dense", range(last, last + 1))
-    assert np.median(dense.error) > 5 * BOUNDS["forced"]
+    assert np.median(dense.error) > 5 * BOUNDS["stored"]
