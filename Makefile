@@ -17,9 +17,12 @@ $(STAMP): requirements/cpu.txt requirements/dev.txt pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
 
-# stock SGLang and SPIN side by side on the real engine, a report in results/quickstart/latest
+# stock SGLang and SPIN side by side on the real engine, a report in results/<name>/latest
+MODEL ?= tiny-dsa
+QUICKSTART_tiny-dsa := configs/quickstart.yaml
+QUICKSTART_tiny-v4 := configs/quickstart-v4.yaml
 run: setup
-	$(BIN)/harness run configs/quickstart.yaml
+	$(BIN)/harness run $(or $(QUICKSTART_$(MODEL)),$(error MODEL must be tiny-dsa or tiny-v4))
 
 # kernels run in Triton's interpreter, which is chosen when Triton is imported: processes of their own.
 # two workers, a file to one of them: most of the time is servers starting

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timed_server import TIMING_FILE
-from sglang_spin.cpu.launch_defaults import SERVER_ARGS
+from sglang_spin.cpu.launch_defaults import server_args
 from sglang_spin.cpu.models import default_cache_dir, ensure_model
 
 ROWS = 4
@@ -42,7 +42,7 @@ class Server:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
-        command = [sys.executable, "-m", "benchmarks.timed_server", *SERVER_ARGS]
+        command = [sys.executable, "-m", "benchmarks.timed_server", *server_args(str(model))]
         command += [f"--model-path={model}", f"--port={self.url.rpartition(':')[2]}"]
         self._log = log
         started = time.monotonic()
@@ -159,7 +159,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the result as JSON")
     options = parser.parse_args()
     model = ensure_model("tiny-dsa", default_cache_dir())
-    result: dict[str, Any] = {"machine": machine(), "model": model.name, "args": SERVER_ARGS}
+    result: dict[str, Any] = {
+        "machine": machine(),
+        "model": model.name,
+        "args": server_args(str(model)),
+    }
     print(json.dumps(result["machine"]), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         timing = Path(folder) / "timing.jsonl"

@@ -38,6 +38,7 @@ class SpinConfig:
         its logits, or SPIN's, which observes in the same launch and needs no DeepGEMM.
     audit_every: one step in so many of a row is scored in full to measure the miss, 0 for none. A
         bare record has none; a server that is not told otherwise has SERVED_AUDITS.
+    miss_slo: most that a layer may miss on average before sparsity is lowered, 0 for no bound.
     """
 
     enabled: bool = False
@@ -49,6 +50,7 @@ class SpinConfig:
     seed: int = 0
     scorer: str = "engine"
     audit_every: int = 0
+    miss_slo: float = 0.0
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -66,6 +68,11 @@ class SpinConfig:
         _check_range("explore", self.explore, 0 <= self.explore <= 0.5, "0 to 0.5")
         _check_range("seed", self.seed, 0 <= self.seed < 2**31, "0 to 2147483647")
         _check_range("audit_every", self.audit_every, 0 <= self.audit_every <= 32768, "0 to 32768")
+        _check_range("miss_slo", self.miss_slo, 0 <= self.miss_slo < 1, "0 <= miss_slo < 1")
+        if self.miss_slo and (not self.audit_every or self.policy == "dense"):
+            raise ConfigError(
+                "sglang_spin: miss_slo needs audit_every above 0 and a policy but dense"
+            )
 
     def to_env(self) -> dict[str, str]:
         """The environment variables that from_env() turns back into this record."""

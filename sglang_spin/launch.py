@@ -66,6 +66,8 @@ def resolve_config(options: argparse.Namespace) -> SpinConfig:
         "sparsity": options.spin_sparsity,
         "seed": options.spin_seed,
         "scorer": options.spin_scorer,
+        "audit_every": options.spin_audit_every,
+        "miss_slo": options.spin_miss_slo,
     }
     if options.no_spin and any(value is not None for value in given.values()):
         raise ConfigError("sglang_spin: --no-spin contradicts the other --spin-* options")
@@ -123,8 +125,9 @@ def _tiny_model(name: str) -> str:
 def _cpu_launch(path: str, config: SpinConfig, rest: list[str]) -> Launch:
     from sglang_spin.cpu import bootstrap, launch_defaults
 
-    defaults = _without_overridden(launch_defaults.SERVER_ARGS, rest)
-    full = bootstrap.environment(dict(os.environ))
+    defaults = _without_overridden(launch_defaults.server_args(path), rest)
+    ranks = launch_defaults.rank_environment(tuple(rest), os.cpu_count() or 1)
+    full = ranks | bootstrap.environment(dict(os.environ))
     added = {name: value for name, value in full.items() if os.environ.get(name) != value}
     return Launch((f"--model-path={path}", *defaults, *rest), {**added, **config.to_env()})
 
@@ -153,6 +156,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--spin-policy", help=f"one of: {', '.join(POLICIES)}")
     parser.add_argument("--spin-seed", type=int, help="seed of the counter-based random numbers")
     parser.add_argument("--spin-scorer", help=f"one of: {', '.join(SCORERS)}")
+    parser.add_argument(
+        "--spin-audit-every", type=int, help="measure the miss in one step of so many, 0 for never"
+    )
+    parser.add_argument(
+        "--spin-miss-slo", type=float, help="lower sparsity where a layer misses more on average"
+    )
     parser.add_argument("--spin-config", type=Path, help=f"YAML file of {PREFIX}* options")
     parser.add_argument("--no-spin", action="store_true", help="serve stock SGLang")
     parser.add_argument("--dry-run", action="store_true", help="print the command and stop")

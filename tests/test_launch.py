@@ -24,8 +24,9 @@ def _run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "env", "said"),
     [
         (["--model=deepseek-v4-flash"], {}, "284B parameters"),
+        (["--model=deepseek-v4-pro"], {}, "try --model tiny-v4"),
         (["--model=glm-5"], {}, "try --model tiny-dsa"),
-        (["--model=tiny"], {}, "one of tiny-dsa, deepseek-v4-flash"),
+        (["--model=tiny"], {}, "one of tiny-dsa, tiny-v4, deepseek-v4-flash"),
         (["--model=tiny-dsa", "--spin-sparsity=1.5"], {}, "0 <= sparsity < 1"),
         (["--model=tiny-dsa", "--spin-policy=none"], {}, "policy must be one of"),
         (["--model=tiny-dsa", "--no-spin", "--spin-sparsity=0.5"], {}, "contradicts"),
@@ -57,6 +58,18 @@ def test_no_spin_leaves_it_off() -> None:
     """--no-spin writes SPIN_ENABLED=0, whatever the surrounding environment says."""
     done = _run("--model=tiny-dsa", "--no-spin", "--dry-run", SPIN_ENABLED="1")
     assert "SPIN_ENABLED=0" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "groups"),
+    [(["--tp-size=2"], 2), (["--tp", "2", "--dp-size=2"], 4), ([], 0)],
+)
+def test_each_rank_is_given_cores(arguments: list[str], groups: int) -> None:
+    """On the CPU engine several ranks get a group of cores each, without which SGLang ends."""
+    done = _run("--model=tiny-dsa", "--dry-run", *arguments)
+    words = [w.strip("'") for w in done.stdout.split() if "CPU_OMP_THREADS_BIND" in w]
+    cores = [word.partition("=")[2].strip("'").split("|") for word in words]
+    assert [len(each) for each in cores] == ([groups] if groups else [])
 
 
 def test_a_flag_beats_the_file_beats_the_environment(

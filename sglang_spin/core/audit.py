@@ -53,7 +53,7 @@ class Audit:
 
     @property
     def nbytes(self) -> int:
-        """556 bytes per layer and row, give or take the edges."""
+        """296 bytes per layer and row, and the edges."""
         return self.tallies.nbytes + self.histogram.nbytes + self.edges.nbytes
 
     def due(self, rows: Tensor, generation: Tensor, step: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+SCALARS = ("steps", "rows_seeded", "rows_cold", "blocks_seeded", "blocks_cold", "cold_blocks")
+
 
 class Counters:
     """Totals since start, int64 on the device.
@@ -18,7 +20,7 @@ class Counters:
     def __init__(self, layers: int, device: torch.device | str = "cpu") -> None:
         self.kept = torch.zeros(layers, dtype=torch.int64, device=device)
         self.seen = torch.zeros(layers, dtype=torch.int64, device=device)
-        self.scalars = torch.zeros(6, dtype=torch.int64, device=device)
+        self.scalars = torch.zeros(len(SCALARS), dtype=torch.int64, device=device)
 
     def add_step(self, live: Tensor, kept: Tensor, count: Tensor, cold: Tensor) -> None:
         """live: bool [rows]; kept, count, cold: int [rows], blocks kept, present, never scored."""

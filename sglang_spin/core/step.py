@@ -39,13 +39,14 @@ class Plan(NamedTuple):
 class Shape(NamedTuple):
     """Sizes of the state. layers: indexer layers; rows: request rows, row 0 being the padding row;
     blocks: most blocks of a request; pages: physical page ids 0..pages - 1; index_topk: entries
-    that attention reads."""
+    that attention reads; ratio: tokens that one entry stands for."""
 
     layers: int
     rows: int
     blocks: int
     pages: int
     index_topk: int
+    ratio: int = 1
 
 
 class SpinState:
@@ -58,10 +59,10 @@ class SpinState:
     def __init__(
         self, config: SpinConfig, shape: Shape, device: torch.device | str = "cpu"
     ) -> None:
-        layers, rows, blocks, pages, index_topk = shape
+        layers, rows, _, pages, index_topk = shape[:5]
         self.config, self.shape = config, shape
-        sparsity = 0.0 if config.policy == "dense" else config.sparsity
-        self.budgets = budget_table(blocks, sparsity, budget_floor(index_topk)).to(device)
+        self.sparsity = 0.0 if config.policy == "dense" else config.sparsity
+        self.budgets = self._budgets().to(device)
         self.history = _history(config, shape, device)
         self.explore = config.explore if config.policy == "spin-paper" else 0.0
         self.counters = Counters(layers, device)
@@ -81,6 +82,11 @@ class SpinState:
         audit = self.audit.nbytes if self.audit else 0
         return self.history.nbytes + audit + sum(t.nbytes for t in small)
 
+    def set_sparsity(self, sparsity: float) -> None:
+        """Change the budgets of the steps that follow on this stream, in a recorded graph too."""
+        self.sparsity = sparsity
+        self.budgets.copy_(self._budgets())
+
     def open_rows(self, rows: Tensor) -> None:
         """Hand request rows (int64 [n], none 0) to new requests: nothing of the old ones stays."""
         self.history.open(rows)
@@ -96,7 +102,7 @@ class SpinState:
         """
         width = pages.shape[0]
         last = self.stashed[row]
-        self.history.fold(row, last > 0, last, self.shape.blocks)
+        self.history.fold(row, last > 0, last // self.shape.ratio, self.shape.blocks)
         self.stashed.index_fill_(0, row, 0)
         values = self.history.block_values(row, width)[:, 0]
         old = self.prior[:, pages]
@@ -113,17 +119,18 @@ class SpinState:
     def begin(self, page_table: Tensor, lengths: Tensor, request_rows: Tensor) -> Plan:
         """Fold the last step, predict, select, and write the compact page tables.
 
-        page_table: int32 [n, width], columns past a row's blocks stale. lengths: int32 [n], entries
-        of each row including the token of this step. request_rows: int [n], 0 for padding.
+        page_table: int32 [n, width], columns past a row's blocks stale. lengths: int32 [n], tokens
+        of each row including the one of this step. request_rows: int [n], 0 for padding.
         """
         rows, width = request_rows.long(), page_table.shape[1]
         live = rows != 0
-        count = block_count(lengths)
+        entries = lengths // self.shape.ratio
+        count = block_count(entries)
         block = torch.arange(width, device=rows.device)
         valid = block < count[:, None]
         self._fold(rows, lengths, live, width)
         self._seed(rows, page_table, live, valid)
-        forced, cold, scores = self._forced(rows, lengths, width, live, valid)
+        forced, cold, scores = self._forced(rows, entries, width, live, valid)
         needed = (forced & valid).sum(-1, dtype=torch.int32).amax(0)
         budget = torch.maximum(self.budgets[count.long()], needed)
         kept = choose(scores, forced, valid, budget, self._noise(rows, width), self.explore)
@@ -136,7 +143,7 @@ class SpinState:
         self.counters.add_step(live, budget, count, cold)
         self.stashed[rows] = torch.where(live, lengths, 0)
         self.step[rows] += 1
-        compact_lengths = lengths - BLOCK * (count - budget)
+        compact_lengths = entries - BLOCK * (count - budget)
         return Plan(plan.pages, compact_lengths, plan.blocks, rows, flags)
 
     def observe(self, layer: int, logits: Tensor, plan: Plan) -> None:
@@ -154,10 +161,13 @@ class SpinState:
         if self.audit is not None and plan.flags is not None:
             self.audit.add(layer, plan.request_rows, logits, plan.lengths, plan.flags)
 
+    def _budgets(self) -> Tensor:
+        return budget_table(self.shape.blocks, self.sparsity, budget_floor(self.shape.index_topk))
+
     def _fold(self, rows: Tensor, lengths: Tensor, live: Tensor, width: int) -> None:
         last = self.stashed[rows]
         accepted = live & (last > 0) & (lengths > last)
-        self.history.fold(rows, accepted, last, width)
+        self.history.fold(rows, accepted, last // self.shape.ratio, width)
 
     def _seed(self, rows: Tensor, page_table: Tensor, live: Tensor, valid: Tensor) -> None:
         started = self.fresh[rows] & live

@@ -9,10 +9,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from sglang_spin.cpu import tiny_dsa
+from sglang_spin.cpu import tiny_dsa, tiny_v4
 
-_FINGERPRINTS: dict[str, Callable[[], str]] = {"tiny-dsa": tiny_dsa.fingerprint}
-_WRITERS: dict[str, Callable[[Path], None]] = {"tiny-dsa": tiny_dsa.write}
+_FINGERPRINTS: dict[str, Callable[[], str]] = {
+    "tiny-dsa": tiny_dsa.fingerprint,
+    "tiny-v4": tiny_v4.fingerprint,
+}
+_WRITERS: dict[str, Callable[[Path], None]] = {
+    "tiny-dsa": tiny_dsa.write,
+    "tiny-v4": tiny_v4.write,
+}
 
 MODELS: tuple[str, ...] = tuple(_WRITERS)
 

@@ -68,8 +68,9 @@ CONFIG: dict[str, Any] = {
 
 def fingerprint() -> str:
     """Hash of the generator's source: any change of it gives the model another folder."""
-    sources = (Path(__file__), Path(__file__).with_name("tiny_dsa_weights.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+    names = ("tiny_dsa.py", "tiny_dsa_weights.py", "tiny_stream.py")
+    sources = (Path(__file__).with_name(name).read_bytes() for name in names)
+    return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
 
 
 def write(folder: Path) -> None:

@@ -3,7 +3,7 @@
 Plain noise gives scores that are alike everywhere, and then no block is worth predicting. Four
 properties are put in by construction:
 
-* Tokens form topics (`TOPICS` runs of consecutive ids), and all embeddings share one direction. The
+* Tokens form topics (runs of consecutive ids), and all embeddings share one direction. The
   shared direction gives every query a constant part, so successive steps look at the same blocks;
   topics make neighbouring tokens alike, so importance comes in blocks.
 * Index keys and attention keys read the same features. What the indexer ranks low, attention would
@@ -23,21 +23,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sglang_spin.cpu.tiny_dsa import CONFIG
+from sglang_spin.cpu.tiny_stream import (
+    CODE,
+    EXPERTS,
+    HIDDEN,
+    aimed_at,
+    embedding,
+    gain,
+    gated_mlp,
+    normal,
+    router,
+    successors,
+    to_stream,
+)
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 SEED = 20_1109
-TOPICS = 32
 
-HIDDEN, VOCAB = int(CONFIG["hidden_size"]), int(CONFIG["vocab_size"])
+VOCAB = int(CONFIG["vocab_size"])
 LAYERS, HEADS = int(CONFIG["num_hidden_layers"]), int(CONFIG["num_attention_heads"])
 Q_LORA, KV_LORA = int(CONFIG["q_lora_rank"]), int(CONFIG["kv_lora_rank"])
 ROPE, NOPE = int(CONFIG["qk_rope_head_dim"]), int(CONFIG["qk_nope_head_dim"])
 VALUE: int = CONFIG["v_head_dim"]
 INDEX_HEADS, INDEX_DIM = int(CONFIG["index_n_heads"]), int(CONFIG["index_head_dim"])
-EXPERTS: int = CONFIG["n_routed_experts"]
-CODE = EXPERTS  # stream dimensions that carry the token's routing code
 # the stream widens from layer to layer while its shared dimension stays: readers make up for it
 STREAM_GROWTH = (1.0, 1.4, 1.7, 2.0)
 FEATURES = 64  # content features that index keys and attention keys share
@@ -45,7 +55,6 @@ CONTENT = 0.7  # strength of content matching in a score
 BANDS = (5.0, 14.0, 17.0, 20.0)  # centre of each head's band of rotary pairs
 WAVE = 0.4  # strength of distance matching
 SOFTNESS = 0.7  # of attention against the indexer: no single selected token decides the output
-SUCCESSORS = 12  # tokens that each token favours next; the context picks among them
 BLUR = 0.3  # relative noise between an attention head and its copies among the index heads
 
 
@@ -54,12 +63,12 @@ def weights(seed: int = SEED) -> dict[str, Tensor]:
     import torch
 
     gen = torch.Generator().manual_seed(seed)
-    base = _normal(gen, VOCAB, HIDDEN, scale=3 / math.sqrt(HIDDEN))
-    embedding = _embedding(gen)
+    base = normal(gen, VOCAB, HIDDEN, scale=3 / math.sqrt(HIDDEN))
+    table = embedding(gen)
     tensors = {
-        "model.embed_tokens.weight": embedding,
-        "model.norm.weight": _gain(gen, HIDDEN),
-        "lm_head.weight": base + _successors(gen, embedding),
+        "model.embed_tokens.weight": table,
+        "model.norm.weight": gain(gen, HIDDEN),
+        "lm_head.weight": base + successors(gen, table),
     }
     for layer in range(LAYERS):
         prefix = f"model.layers.{layer}."
@@ -73,52 +82,6 @@ def weights(seed: int = SEED) -> dict[str, Tensor]:
         name: tensor if name.endswith("e_score_correction_bias") else tensor.bfloat16()
         for name, tensor in tensors.items()
     }
-
-
-def _normal(gen: Generator, *shape: int, scale: float = 1.0) -> Tensor:
-    import torch
-
-    return torch.randn(*shape, generator=gen) * scale
-
-
-def _gain(gen: Generator, width: int) -> Tensor:
-    """Norm weight near one, uneven so that a forgotten weight shows."""
-    return 1 + _normal(gen, width, scale=0.1)
-
-
-def _embedding(gen: Generator) -> Tensor:
-    """[VOCAB, HIDDEN]: dimension 0 shared by all, CODE routing dimensions, then topic + token."""
-    import torch
-
-    topic = _normal(gen, TOPICS, HIDDEN).repeat_interleave(VOCAB // TOPICS, 0)
-    table = 0.8 * topic + 0.6 * _normal(gen, VOCAB, HIDDEN)
-    table[:, 0] = 8.0
-    codes = torch.randint(0, EXPERTS, (VOCAB,), generator=gen)
-    partner = torch.randint(1, EXPERTS, (VOCAB,), generator=gen)
-    table[:, 1 : 1 + CODE] = 0.0
-    rows = torch.arange(VOCAB)
-    table[rows, 1 + codes] = 4.0
-    table[rows, 1 + (codes + partner) % EXPERTS] = 3.0
-    return table
-
-
-def _successors(gen: Generator, embedding: Tensor) -> Tensor:
-    """[VOCAB, HIDDEN] part of the output rows that favours successors of the last token."""
-    import torch
-
-    own = embedding.clone()
-    own[:, : 1 + CODE] = 0.0
-    rows = -0.05 * own
-    for _ in range(SUCCESSORS):
-        rows += 0.12 * own[torch.randperm(VOCAB, generator=gen)]
-    return rows
-
-
-def _to_stream(gen: Generator, fan_in: int, gain: float) -> Tensor:
-    """[HIDDEN, fan_in] output projection that leaves the shared and the code dimensions alone."""
-    weight = _normal(gen, HIDDEN, fan_in, scale=gain / math.sqrt(fan_in))
-    weight[: 1 + CODE] = 0.0
-    return weight
 
 
 @dataclass(frozen=True)
@@ -140,7 +103,7 @@ class _Matching:
 def _matching(gen: Generator, growth: float) -> _Matching:
     import torch
 
-    features = _normal(gen, FEATURES, HIDDEN, scale=1 / math.sqrt(HIDDEN))
+    features = normal(gen, FEATURES, HIDDEN, scale=1 / math.sqrt(HIDDEN))
     features[:, : 1 + CODE] = 0.0
     # one band of rotary pairs a head: the first looks at the last tokens (wavelengths 6 to 100),
     # the others at bands some hundred to some thousand tokens wide, which drift slowly
@@ -148,8 +111,8 @@ def _matching(gen: Generator, growth: float) -> _Matching:
     bands = torch.exp(-(((pair - torch.tensor(BANDS)[:, None]) / 4) ** 2)).repeat(1, 2)
     signs = torch.where(torch.rand(HEADS, FEATURES, generator=gen) < 0.5, -1.0, 1.0)
     signs[::2] = 1.0  # these heads match like with like, the others follow a random relation
-    key_wave = _normal(gen, ROPE)
-    query_wave = bands * _normal(gen, HEADS, ROPE)
+    key_wave = normal(gen, ROPE)
+    query_wave = bands * normal(gen, HEADS, ROPE)
     query_wave[0] = bands[0] * key_wave  # in phase at distance zero
     return _Matching(growth, features, signs, query_wave, key_wave, bands)
 
@@ -158,29 +121,29 @@ def _attention(gen: Generator, growth: float) -> dict[str, Tensor]:
     import torch
 
     match = _matching(gen, growth)
-    rest = _normal(gen, Q_LORA - FEATURES, HIDDEN, scale=1 / math.sqrt(HIDDEN))
+    rest = normal(gen, Q_LORA - FEATURES, HIDDEN, scale=1 / math.sqrt(HIDDEN))
     rest[0] = 0.0
     rest[0, 0] = growth  # latent FEATURES carries the shared dimension to the queries
-    values = _normal(gen, KV_LORA - FEATURES, HIDDEN, scale=1 / math.sqrt(HIDDEN))
-    rope_key = _normal(gen, ROPE, HIDDEN, scale=0.1 / math.sqrt(HIDDEN))
+    values = normal(gen, KV_LORA - FEATURES, HIDDEN, scale=1 / math.sqrt(HIDDEN))
+    rope_key = normal(gen, ROPE, HIDDEN, scale=0.1 / math.sqrt(HIDDEN))
     rope_key[:, 0] += 0.25 * growth * _interleave(match.key_wave)
 
-    expand = _normal(gen, HEADS, NOPE + VALUE, KV_LORA, scale=1 / math.sqrt(KV_LORA))
+    expand = normal(gen, HEADS, NOPE + VALUE, KV_LORA, scale=1 / math.sqrt(KV_LORA))
     expand[:, :NOPE] *= 0.1
     expand[:, :FEATURES, :FEATURES] += torch.eye(FEATURES)
-    query = _normal(gen, HEADS, NOPE + ROPE, Q_LORA, scale=0.1 / math.sqrt(Q_LORA))
+    query = normal(gen, HEADS, NOPE + ROPE, Q_LORA, scale=0.1 / math.sqrt(Q_LORA))
     query[:, :FEATURES, :FEATURES] += SOFTNESS * CONTENT * torch.diag_embed(match.signs)
     query[:, NOPE:, FEATURES] += SOFTNESS * WAVE * _interleave(match.query_wave)
     tensors = {
         "self_attn.q_a_proj.weight": torch.cat([match.features, rest]),
-        "self_attn.q_a_layernorm.weight": _gain(gen, Q_LORA),
+        "self_attn.q_a_layernorm.weight": gain(gen, Q_LORA),
         "self_attn.q_b_proj.weight": query.flatten(0, 1),
         "self_attn.kv_a_proj_with_mqa.weight": torch.cat([match.features, values, rope_key]),
-        "self_attn.kv_a_layernorm.weight": _gain(gen, KV_LORA),
+        "self_attn.kv_a_layernorm.weight": gain(gen, KV_LORA),
         "self_attn.kv_b_proj.weight": expand.flatten(0, 1),
-        "self_attn.o_proj.weight": _to_stream(gen, HEADS * VALUE, 0.7),
-        "input_layernorm.weight": _gain(gen, HIDDEN),
-        "post_attention_layernorm.weight": _gain(gen, HIDDEN),
+        "self_attn.o_proj.weight": to_stream(gen, HEADS * VALUE, 0.7),
+        "input_layernorm.weight": gain(gen, HIDDEN),
+        "post_attention_layernorm.weight": gain(gen, HIDDEN),
     }
     return tensors | _indexer(gen, match)
 
@@ -195,32 +158,29 @@ def _indexer(gen: Generator, match: _Matching) -> dict[str, Tensor]:
     import torch
 
     copies = INDEX_HEADS // HEADS
-    key = _normal(gen, INDEX_DIM, HIDDEN, scale=0.1 / math.sqrt(HIDDEN))
+    key = normal(gen, INDEX_DIM, HIDDEN, scale=0.1 / math.sqrt(HIDDEN))
     key[:ROPE, 0] += 0.25 * match.growth * match.key_wave
     key[ROPE:] += match.features[: INDEX_DIM - ROPE]
-    query = _normal(gen, INDEX_HEADS, INDEX_DIM, Q_LORA, scale=0.1 / math.sqrt(Q_LORA))
-    blur = BLUR * match.bands.repeat(copies, 1) * _normal(gen, INDEX_HEADS, ROPE)
+    query = normal(gen, INDEX_HEADS, INDEX_DIM, Q_LORA, scale=0.1 / math.sqrt(Q_LORA))
+    blur = BLUR * match.bands.repeat(copies, 1) * normal(gen, INDEX_HEADS, ROPE)
     query[:, :ROPE, FEATURES] += WAVE * (match.query_wave.repeat(copies, 1) + blur)
-    signs = match.signs.repeat(copies, 1) + BLUR * _normal(gen, INDEX_HEADS, FEATURES)
+    signs = match.signs.repeat(copies, 1) + BLUR * normal(gen, INDEX_HEADS, FEATURES)
     query[:, ROPE:, :FEATURES] += CONTENT * torch.diag_embed(signs)
-    gate = _normal(gen, INDEX_HEADS, HIDDEN, scale=0.5 / math.sqrt(HIDDEN))
-    gate[:, 0] += match.growth * (_normal(gen, INDEX_HEADS, scale=0.05) + 0.15)
+    gate = normal(gen, INDEX_HEADS, HIDDEN, scale=0.5 / math.sqrt(HIDDEN))
+    gate[:, 0] += match.growth * (normal(gen, INDEX_HEADS, scale=0.05) + 0.15)
     return {
         "self_attn.indexer.wq_b.weight": query.flatten(0, 1),
         "self_attn.indexer.wk.weight": key,
-        "self_attn.indexer.k_norm.weight": _gain(gen, INDEX_DIM),
-        "self_attn.indexer.k_norm.bias": _normal(gen, INDEX_DIM, scale=0.05),
+        "self_attn.indexer.k_norm.weight": gain(gen, INDEX_DIM),
+        "self_attn.indexer.k_norm.bias": normal(gen, INDEX_DIM, scale=0.05),
         "self_attn.indexer.weights_proj.weight": gate,
     }
 
 
-def _mlp(gen: Generator, prefix: str, width: int, gain: float) -> dict[str, Tensor]:
-    inward = 1 / math.sqrt(HIDDEN)
-    return {
-        f"{prefix}.gate_proj.weight": _normal(gen, width, HIDDEN, scale=inward),
-        f"{prefix}.up_proj.weight": _normal(gen, width, HIDDEN, scale=inward),
-        f"{prefix}.down_proj.weight": _to_stream(gen, width, gain),
-    }
+def _mlp(gen: Generator, prefix: str, width: int, strength: float) -> dict[str, Tensor]:
+    names = ("gate_proj", "up_proj", "down_proj")
+    parts = gated_mlp(gen, width, strength)
+    return {f"{prefix}.{n}.weight": part for n, part in zip(names, parts, strict=True)}
 
 
 def _feed_forward(gen: Generator, layer: int, head: Tensor | None) -> dict[str, Tensor]:
@@ -228,23 +188,13 @@ def _feed_forward(gen: Generator, layer: int, head: Tensor | None) -> dict[str, 
     if layer < CONFIG["first_k_dense_replace"]:
         return _mlp(gen, "mlp", CONFIG["intermediate_size"], 1.5)
     width = CONFIG["moe_intermediate_size"]
-    router = _normal(gen, EXPERTS, HIDDEN, scale=0.1 / math.sqrt(HIDDEN))
-    router[:, 1 : 1 + EXPERTS] += _permutation(gen, EXPERTS)
     tensors = {
-        "mlp.gate.weight": router,
-        "mlp.gate.e_score_correction_bias": _normal(gen, EXPERTS, scale=0.02),
+        "mlp.gate.weight": router(gen),
+        "mlp.gate.e_score_correction_bias": normal(gen, EXPERTS, scale=0.02),
     }
     for expert in range(EXPERTS):
         tensors |= _mlp(gen, f"mlp.experts.{expert}", width, 1.0)
     tensors |= _mlp(gen, "mlp.shared_experts", width, 1.0)
     if head is not None:
-        aim = head[:: VOCAB // width].T.contiguous()
-        aim[: 1 + CODE] = 0.0
-        tensors["mlp.shared_experts.down_proj.weight"] = aim
+        tensors["mlp.shared_experts.down_proj.weight"] = aimed_at(head, width)
     return tensors
-
-
-def _permutation(gen: Generator, count: int) -> Tensor:
-    import torch
-
-    return torch.eye(count)[torch.randperm(count, generator=gen)]

@@ -11,16 +11,22 @@ from typing import Any
 
 from sglang_spin.engine.fatal import die
 from sglang_spin.engine.hook import Evidence, Hook
-from sglang_spin.engine.hooks import ALL
-from sglang_spin.engine.hooks.backend import RELIED_ON
+from sglang_spin.engine.hooks import ALL, RELIED_ON
 from sglang_spin.engine.hooks.scheduler import SCHEDULER
 from sglang_spin.engine.ledger import Target, require
+from sglang_spin.engine.model_refusals import model_refusal
 from sglang_spin.engine.refusals import first_refusal
 
 TARGETS: tuple[Target, ...] = (
     SCHEDULER.target,
     *(hook.target for hook in ALL),
     *RELIED_ON,
+    Target(
+        name="sglang.srt.arg_groups.model_override_base:model_config_of",
+        expect="0d6c09285fbb1cb5",
+        why="models are refused by their config before anything is loaded",
+        drop_when="validation hooks are given the model's config",
+    ),
 )
 
 
@@ -49,6 +55,7 @@ def apply(hooks: tuple[Hook, ...], evidence: Evidence) -> None:
 
 
 def _refuse_options(server_args: Any, previous: Any) -> None:
+    from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.arg_groups.overrides import resolving_view
     from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -56,5 +63,7 @@ def _refuse_options(server_args: Any, previous: Any) -> None:
     if SCHEDULER.target.dotted not in HookRegistry._patched:
         raise SystemExit(f"sglang_spin: {SCHEDULER.target.name} could not be hooked (see the log)")
     previous(server_args)
-    if refusal := first_refusal(resolving_view(server_args)):
+    # the model first: what it implies (a page size, a backend) would be a less telling reason
+    refusal = model_refusal(model_config_of(server_args).hf_config)
+    if refusal := refusal or first_refusal(resolving_view(server_args)):
         raise SystemExit(f"sglang_spin: {refusal}")

@@ -8,16 +8,23 @@ from typing import TYPE_CHECKING, Any
 from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.step import Plan, Shape, SpinState
+from sglang_spin.core.totals import Totals
 from sglang_spin.engine.events import EventQueue
 from sglang_spin.engine.fatal import die
 from sglang_spin.engine.fused import FusedScorer
 from sglang_spin.engine.hook import Evidence, Hook, Proof
+from sglang_spin.engine.metrics import Exporter
+from sglang_spin.engine.reader import Reader
+from sglang_spin.engine.slo import SloKeeper
+from sglang_spin.engine.telemetry import Telemetry
 from sglang_spin.kernels.audit import audit
 from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
 from sglang_spin.kernels.observe import observe
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from sglang_spin.engine.v4 import CompactC4
 
 logger = logging.getLogger(__name__)
 
@@ -37,30 +44,38 @@ class Runtime:
         self.fused: FusedScorer | None = None
         self.allocator: Any = None
         self.runner: Any = None
+        self.block_tokens = BLOCK
+        self.c4: CompactC4 | None = None
         self.layer_slots: dict[int, int] = {}
         self.observed: set[int] = set()
         self.proven = False
         self.decode_allocations = 0
         self.used_rows: set[int] = set()
+        self.telemetry: Telemetry | None = None
         self.plan: Plan | None = None
         self.engine_plan: tuple[Any, Any] = (None, None)
 
-    def attach(self, runner: Any, layers: list[int]) -> None:
+    def attach(self, runner: Any, allocator: Any, layers: list[int], ratio: int = 1) -> None:
         """Size and allocate the state for a target model runner whose pools are allocated.
 
-        layers: engine layer ids that own an indexer, ascending.
+        allocator: of the pages whose numbers the index cache shares. layers: engine layer ids that
+        own an indexer, ascending. ratio: tokens of an index entry.
         """
         if not layers:
-            die("the model has no DSA indexer layer, so SPIN cannot act; start it with --no-spin")
-        self.runner, self.allocator = runner, runner.token_to_kv_pool_allocator
+            die("the model has no sparse indexer, so SPIN cannot act; start it with --no-spin")
+        self.runner, self.allocator = runner, allocator
+        self.block_tokens = BLOCK * ratio
+        if allocator.page_size != self.block_tokens:
+            die(f"a page has {allocator.page_size} tokens and a block {self.block_tokens}")
         self.layer_slots = {layer: slot for slot, layer in enumerate(layers)}
         table = runner.req_to_token_pool.req_to_token
         shape = Shape(
             layers=len(layers),
             rows=table.shape[0],
-            blocks=-(-table.shape[1] // BLOCK),
+            blocks=-(-table.shape[1] // self.block_tokens),
             pages=self.allocator.num_pages + 1,
             index_topk=runner.model_config.hf_config.index_topk,
+            ratio=ratio,
         )
         _check_memory(shape)
         self.state = SpinState(self.config, shape, runner.device)
@@ -82,7 +97,10 @@ class Runtime:
         return self.layer_slots[layer] == 0
 
     def begin(self, page_table: Tensor, lengths: Tensor, request_rows: Tensor) -> Plan:
-        """Begin a step: SpinState.begin as one kernel on a GPU, as torch on a CPU."""
+        """Begin a step: SpinState.begin as one kernel on a GPU, as torch on a CPU.
+
+        page_table int32 [rows, pages]; lengths int32 [rows], in tokens; request_rows int [rows].
+        """
         assert self.state is not None
         self.plan = fold_select(
             self.state,
@@ -109,6 +127,23 @@ class Runtime:
         audit(self.state, self.layer_slots[layer], logits, plan)
         self.observed.add(layer)
 
+    def start_telemetry(self, labels: dict[str, Any] | None) -> None:
+        """Export metrics under the engine's labels; None if this rank exports none."""
+        assert self.state is not None
+        exporter = None if labels is None else Exporter(labels, list(self.layer_slots))
+        keeper = SloKeeper(self.state) if self.config.miss_slo else None
+        self.telemetry = Telemetry(Reader(self.state), exporter, keeper)
+
+    def after_decode(self) -> None:
+        """After each decode forward, on its stream."""
+        if self.telemetry is not None:
+            self.telemetry.after_forward()
+
+    def at_rest(self) -> None:
+        """When the scheduler has nothing to do."""
+        if self.telemetry is not None:
+            self.telemetry.at_rest()
+
     def prove_decode(self) -> None:
         """After the first decode step (or its capture): every hook and every layer was reached."""
         if self.proven:
@@ -126,7 +161,7 @@ class Runtime:
         """
         self.decode_allocations += 1
         if self.decode_allocations > 2:
-            self.prove_decode()
+            self._require(Proof.DECODE)
 
     def rows_opened(self, rows: list[int]) -> None:
         """Note rows given out; a row that comes back without its release means a hook was lost."""
@@ -147,8 +182,22 @@ class Runtime:
             "scorer": self.config.scorer,
             "layers": list(self.layer_slots),
             "state_bytes": self.state.nbytes,
+            "sparsity": self.state.sparsity,
+            "miss_slo": self.config.miss_slo,
+            "audit_every": self.config.audit_every,
             **self.state.counters.read(),
+            **_audits(Reader(self.state).now()),
         }
+
+
+def _audits(totals: Totals) -> dict[str, object]:
+    """What the audits found since the start, per layer; None where nothing is known."""
+    return {
+        "audits": totals.audits,
+        "miss_mean": [t.miss_mean for t in totals.layers],
+        "miss_p99": [t.miss_p99 for t in totals.layers],
+        "exploration_yield": [t.exploration_yield for t in totals.layers],
+    }
 
 
 def _check_memory(shape: Shape) -> None:

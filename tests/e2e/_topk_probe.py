@@ -21,19 +21,19 @@ RECORD = 2 + TOPK
 PAGE = 64
 
 
-def write_plugin(folder: Path) -> None:
-    """Make `folder`, once on PYTHONPATH, an installed distribution whose plugin is this module."""
+def write_plugin(folder: Path, module: str = __name__) -> None:
+    """Make `folder`, once on PYTHONPATH, an installed distribution whose plugin is `module`."""
     info = folder / "topk_probe-1.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: topk-probe\nVersion: 1\n")
-    entry = f"topk_probe = {__name__}:register"
+    entry = f"topk_probe = {module}:register"
     (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\n{entry}\n")
 
 
-def read(path: Path, layers: int, length: int) -> np.ndarray:
-    """[layers, length, TOPK] selected positions; -1 pads. Every layer and token must be there."""
-    records = np.fromfile(path, dtype=np.int32).reshape(-1, RECORD)
-    selected = np.full((layers, length, TOPK), -2, dtype=np.int32)
+def read(path: Path, layers: int, length: int, topk: int = TOPK) -> np.ndarray:
+    """[layers, length, topk] selected positions; -1 pads. Every layer and token must be there."""
+    records = np.fromfile(path, dtype=np.int32).reshape(-1, 2 + topk)
+    selected = np.full((layers, length, topk), -2, dtype=np.int32)
     selected[records[:, 0], records[:, 1]] = records[:, 2:]
     assert (selected >= -1).all()
     return selected

@@ -68,12 +68,14 @@ def command(*arguments: str, model: str = "tiny-dsa") -> list[str]:
 
 
 @contextmanager
-def serve(log: Path, *arguments: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+def serve(
+    log: Path, *arguments: str, env: dict[str, str] | None = None, model: str = "tiny-dsa"
+) -> Iterator[Server]:
     """Start a server, wait until it answers, and end it with everything it started."""
     port = free_port()
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            command(f"--port={port}", *arguments),
+            command(f"--port={port}", *arguments, model=model),
             stdout=sink,
             stderr=subprocess.STDOUT,
             env={**os.environ, **(env or {})},

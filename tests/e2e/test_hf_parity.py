@@ -6,15 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from sglang_spin.cpu.models import default_cache_dir, ensure_model
 from tests.e2e import _topk_probe as probe
+from tests.e2e.parity import Compared, centred, compare, table
 from tests.e2e.prompts import prompt
 from tests.e2e.server import serve
 
@@ -34,36 +33,6 @@ TYPICAL_BOUND = 0.003  # own selections, median step: most steps select the very
 OVERLAP = 0.998  # mean share of common selections in a layer, formats emulated
 WORST_OVERLAP = 0.95  # in a single step
 PLAIN_OVERLAP = 0.95  # mean in a layer, against transformers without the engine's formats
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Engine and one variant of the oracle, over all steps of all prompts.
-
-    error: largest difference of centred logits [steps]. margin: the oracle's top-1 minus top-2
-    logit [steps]. equal: same token [steps]. overlap: common share of top-k [layers, steps].
-    """
-
-    error: np.ndarray
-    margin: np.ndarray
-    equal: np.ndarray
-    overlap: np.ndarray
-
-    def figures(self) -> dict[str, Any]:
-        """What docs/parity.md prints."""
-        return {
-            "error_max": round(float(self.error.max()), 4),
-            "error_median": round(float(np.median(self.error)), 4),
-            "share_margin_above": {
-                b: round(float((self.margin > b).mean()), 3) for b in BOUNDS.values()
-            },
-            "share_equal_tokens": round(float(self.equal.mean()), 3),
-            "largest_margin_where_unequal": round(
-                float(self.margin[~self.equal].max(initial=0)), 3
-            ),
-            "overlap_mean_per_layer": self.overlap.mean(1).round(4).tolist(),
-            "overlap_worst_per_layer": self.overlap.min(1).round(4).tolist(),
-        }
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +56,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
             output = reply["output_ids"]
             seen[f"ids_{i}"] = np.array(ids + output[:-1])
             seen[f"output_{i}"] = np.array(output)
-            seen[f"logprobs_{i}"] = _table(reply["meta_info"]["output_top_logprobs"])
+            seen[f"logprobs_{i}"] = table(reply["meta_info"]["output_top_logprobs"])
             seen[f"selected_{i}"] = probe.read(records, LAYERS, length + STEPS - 1)
     return seen
 
@@ -106,42 +75,6 @@ def oracle(
     return dict(np.load(files[1]))
 
 
-def _table(steps: list[list[list[Any]]]) -> np.ndarray:
-    """[steps, VOCAB] log-probabilities from (log-probability, token, text) entries."""
-    table = np.full((len(steps), VOCAB), np.nan)
-    for row, entries in zip(table, steps, strict=True):
-        for value, token, *_ in entries:
-            row[token] = value
-    assert not np.isnan(table).any()
-    return table
-
-
-def _compare(
-    engine: dict[str, np.ndarray], oracle: dict[str, np.ndarray], variant: str, prompts: range
-) -> Compared:
-    error, margin, equal, overlap = [], [], [], []
-    for i in prompts:
-        logits = oracle[f"{variant}_logits_{i}"]
-        # log-probabilities are logits less a constant
-        error.append(np.abs(_centred(engine[f"logprobs_{i}"]) - _centred(logits)).max(-1))
-        best = np.sort(logits, -1)
-        margin.append(best[:, -1] - best[:, -2])
-        equal.append(logits.argmax(-1) == engine[f"output_{i}"])
-        overlap.append(_overlap(engine[f"selected_{i}"][:, -STEPS:], oracle[f"{variant}_topk_{i}"]))
-    columns = np.concatenate(overlap, 1)
-    return Compared(np.concatenate(error), np.concatenate(margin), np.concatenate(equal), columns)
-
-
-def _centred(logits: np.ndarray) -> np.ndarray:
-    return logits - logits.mean(-1, keepdims=True)
-
-
-def _overlap(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """[layers, steps, topk] twice -> share of `ours` that is in `theirs` [layers, steps]."""
-    pairs = zip(ours, theirs, strict=True)
-    return np.array([[np.isin(a, b).mean() for a, b in zip(*pair, strict=True)] for pair in pairs])
-
-
 @pytest.fixture(scope="module")
 def comparisons(
     engine: dict[str, np.ndarray],
@@ -150,8 +83,8 @@ def comparisons(
 ) -> dict[str, Compared]:
     """Every full variant; the figures go to parity.json under `--basetemp`."""
     full = range(len(LENGTHS))
-    compared = {name: _compare(engine, oracle, name, full) for name in VARIANTS}
-    figures = {name: each.figures() for name, each in compared.items()}
+    compared = {name: compare(engine, oracle, name, full) for name in VARIANTS}
+    figures = {name: each.figures(tuple(BOUNDS.values())) for name, each in compared.items()}
     path = tmp_path_factory.getbasetemp() / "parity.json"
     path.write_text(json.dumps(figures, indent=1))
     return compared
@@ -202,7 +135,7 @@ def test_untouched_transformers_agrees_up_to_the_formats(
 ) -> None:
     """Against plain float32 the engine is off by what its formats cost, computed without it."""
     cost = [
-        np.abs(_centred(oracle[f"plain_logits_{i}"]) - _centred(oracle[f"stored_logits_{i}"]))
+        np.abs(centred(oracle[f"plain_logits_{i}"]) - centred(oracle[f"stored_logits_{i}"]))
         for i in range(len(LENGTHS))
     ]
     bound = np.concatenate([c.max(-1) for c in cost]) + BOUNDS["stored"]
@@ -215,5 +148,5 @@ def test_selection_is_exercised(
     engine: dict[str, np.ndarray], oracle: dict[str, np.ndarray]
 ) -> None:
     """The agreement is not vacuous: attending to all tokens gives other logits by far."""
-    dense = _compare(engine, oracle, "dense", range(1))
+    dense = compare(engine, oracle, "dense", range(1))
     assert np.median(dense.error) > 5 * BOUNDS["stored"]

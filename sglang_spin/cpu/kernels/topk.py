@@ -38,14 +38,17 @@ def topk_columns(
     return columns
 
 
-def topk_slots(scores: Tensor, lengths: Tensor, table: Tensor, page_size: int, out: Tensor) -> None:
+def topk_slots(
+    scores: Tensor, lengths: Tensor, table: Tensor, page_size: int, out: Tensor
+) -> Tensor:
     """Write into `out` int32 [rows, topk] the pool slots of each row's best columns, -1 padded.
 
     table int32 [rows, pages]: column c of a row lies at table[row, c // page_size] * page_size
-    + c % page_size. Other arguments as for topk_columns.
+    + c % page_size. Other arguments and result as for topk_columns.
     """
     columns = topk_columns(scores, lengths, out.shape[1])
     _map_pages(columns.numpy(), table.numpy(), page_size, out.numpy())
+    return columns
 
 
 def topk_slots_of_tokens(

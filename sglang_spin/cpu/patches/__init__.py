@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sglang_spin.cpu.patches import attention, index_cache, indexer, platform, rope, topk
+from sglang_spin.cpu.patches import attention, index_cache, indexer, platform, rope, topk, v4
 
 if TYPE_CHECKING:
     from sglang_spin.engine.ledger import Target
 
-_KERNEL_PATCHES = (indexer, index_cache, topk, attention, rope)
+_KERNEL_PATCHES = (indexer, index_cache, topk, attention, rope, *v4.MODULES)
 
 PATCHES: tuple[Target, ...] = (
     *platform.TARGETS,
+    *v4.chat.TARGETS,
     *(target for module in _KERNEL_PATCHES for target in module.TARGETS),
 )
 
@@ -25,6 +26,7 @@ def register() -> None:
     """Install the platform answers now and arrange for the kernels to follow."""
     platform.install()
     platform.before_scheduler(install_kernels)
+    v4.chat.register()
 
 
 def install_kernels() -> None:

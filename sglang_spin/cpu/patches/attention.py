@@ -38,6 +38,12 @@ TARGETS: tuple[Target, ...] = (
         _DROP,
     ),
     Target(
+        f"{_BACKEND}.get_cuda_graph_seq_len_fill_value",
+        "4b643e4e3eb29249",
+        "pads idle attention-DP ranks; on a CPU its twin is asked, which this backend lacks",
+        _DROP,
+    ),
+    Target(
         "sglang.srt.mem_cache.memory_pool:MLATokenToKVPool._scatter_mla_rows",
         "ac22113024a3a468",
         "runs a Triton kernel",
@@ -54,7 +60,9 @@ def install() -> None:
     # the CUDA flow builds the context lengths and the schedule once per step; so do we
     module.is_cuda = lambda: True
     module.flash_attn_with_kvcache = _decode
-    module.DeepseekSparseAttnBackend._forward_flashmla_sparse = _prefill
+    backend = module.DeepseekSparseAttnBackend
+    backend._forward_flashmla_sparse = _prefill
+    backend.get_cpu_graph_seq_len_fill_value = backend.get_cuda_graph_seq_len_fill_value
     MLATokenToKVPool._scatter_mla_rows = _write
 
 

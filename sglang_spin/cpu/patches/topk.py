@@ -50,9 +50,11 @@ def _paged(
 ) -> None:
     from sglang_spin.cpu.kernels.topk import topk_slots
 
-    if page_tables is None or out_raw_indices is not None:
-        raise NotImplementedError("the CPU top-k returns physical slots only")
-    topk_slots(scores, seq_lens, page_tables, page_size, out_page_indices)
+    if page_tables is None:
+        raise NotImplementedError("the CPU top-k needs a page table")
+    columns = topk_slots(scores, seq_lens, page_tables, page_size, out_page_indices)
+    if out_raw_indices is not None:
+        out_raw_indices.copy_(columns)
 
 
 def _by_token_table(

@@ -2,19 +2,40 @@
 
 from sglang_spin.config import SpinConfig
 from sglang_spin.engine.hook import Hook
-from sglang_spin.engine.hooks import allocator, backend, requests, runner, scorer, status
+from sglang_spin.engine.hooks import (
+    allocator,
+    backend,
+    metrics,
+    requests,
+    runner,
+    scorer,
+    status,
+    v4,
+)
+from sglang_spin.engine.ledger import Target
 
 ALL: tuple[Hook, ...] = (
     *backend.HOOKS,
+    *v4.HOOKS,
     *requests.HOOKS,
     *allocator.HOOKS,
     *runner.HOOKS,
+    *metrics.HOOKS,
     *scorer.HOOKS,
     *status.HOOKS,
 )
 
 
-def active(config: SpinConfig) -> tuple[Hook, ...]:
+RELIED_ON: tuple[Target, ...] = (
+    *backend.RELIED_ON,
+    *v4.RELIED_ON,
+    *metrics.RELIED_ON,
+)
+
+
+def active(config: SpinConfig, attention_backend: str = "dsa") -> tuple[Hook, ...]:
     """The hooks that a server with these options installs."""
-    unused = () if config.scorer == "fused" else scorer.HOOKS
+    unused: tuple[Hook, ...] = v4.HOOKS if attention_backend == "dsa" else backend.HOOKS
+    if config.scorer != "fused":
+        unused += scorer.HOOKS
     return tuple(hook for hook in ALL if hook not in unused)

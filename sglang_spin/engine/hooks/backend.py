@@ -8,6 +8,7 @@ from sglang_spin.engine import runtime as runtimes
 from sglang_spin.engine.fatal import die
 from sglang_spin.engine.hook import Hook, How, Proof
 from sglang_spin.engine.ledger import Target
+from sglang_spin.engine.model_refusals import model_refusal
 
 _CLASS = "sglang.srt.layers.attention.dsa_backend:DeepseekSparseAttnBackend"
 _CALLBACK = "the indexer takes its page table from a registered callback"
@@ -18,9 +19,12 @@ def _after_init(_result: None, backend: Any, model_runner: Any, *_args: Any, **_
     backend.spin_runtime = None
     if model_runner.is_draft_worker:
         return
+    if refusal := model_refusal(model_runner.model_config.hf_config):
+        die(refusal)
     runtime = runtimes.current()
     if runtime.state is None:
-        runtime.attach(model_runner, _indexer_layers(model_runner.model))
+        allocator = model_runner.token_to_kv_pool_allocator
+        runtime.attach(model_runner, allocator, _indexer_layers(model_runner.model))
     backend.spin_runtime = runtime
 
 

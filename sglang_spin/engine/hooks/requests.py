@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_spin.core.block import BLOCK
 from sglang_spin.engine import runtime as runtimes
 from sglang_spin.engine.hook import Hook, How, Proof
 from sglang_spin.engine.ledger import Target
@@ -36,8 +35,9 @@ def _around_release(original: Any, req: Any, tree_cache: Any, *, checkpoint: boo
     # read after the call: by then the tree has re-pointed duplicate blocks to the pages it keeps,
     # and the row's table still stands, since nothing has taken the row yet
     table = tree_cache.req_to_token_pool.req_to_token
-    full = length // BLOCK
-    pages = table[row, : full * BLOCK : BLOCK].long() // BLOCK
+    block = runtimes.current().block_tokens
+    end = length // block * block
+    pages = table[row, :end:block].long() // block
     index = torch.tensor([row], dtype=torch.int64).to(table.device, non_blocking=True)
     runtimes.current().events.put(RowClosed(index, pages))
 

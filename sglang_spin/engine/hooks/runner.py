@@ -15,9 +15,19 @@ def _around_forward(original: Any, runner: Any, forward_batch: Any, *args: Any, 
         return original(runner, forward_batch, *args, **kw)
     runtime.events.drain(runtime.state)
     result = original(runner, forward_batch, *args, **kw)
-    if forward_batch.forward_mode.is_decode():
+    if forward_batch.forward_mode.is_decode() and not _ran_as_prefill(forward_batch):
         runtime.prove_decode()
+        runtime.after_decode()
     return result
+
+
+def _ran_as_prefill(forward_batch: Any) -> bool:
+    """Whether attention DP ran these decode rows inside another rank's prefill.
+
+    The engine may relabel them for the padded shape of a prefill graph, and restores the mode after
+    the forward. Such a step is scored in full, and its rows fold when they decode again.
+    """
+    return forward_batch._original_forward_mode is not None
 
 
 HOOKS = (

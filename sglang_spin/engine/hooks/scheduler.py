@@ -18,18 +18,20 @@ def _around_init(original: Any, scheduler: Any, *args: Any, **kw: Any) -> None:
     from sglang_spin.engine.hooks import active
     from sglang_spin.engine.install import apply
     from sglang_spin.engine.refusals import first_refusal
+    from sglang_spin.engine.telemetry import metric_labels
 
     options = SimpleNamespace(**get_context().resolved_server_args_dict())
     if refusal := first_refusal(options):
         die(refusal)
     config = from_env()
-    runtime = runtimes.start(config, active(config))
+    runtime = runtimes.start(config, active(config, options.attention_backend))
     apply(runtime.hooks, runtime.evidence)
     original(scheduler, *args, **kw)
     if runtime.state is None:
-        die("the model did not start SGLang's DSA attention backend; start it with --no-spin")
+        die("the model started no attention backend that SPIN hooks; start it with --no-spin")
     if missing := runtime.evidence.missing(runtime.hooks, Proof.START):
         die(f"{missing[0]} was never reached by {Proof.START.value}: SPIN would be inactive")
+    runtime.start_telemetry(metric_labels(scheduler))
 
 
 SCHEDULER = Hook(

@@ -12,7 +12,12 @@ _MODULE = "sglang.srt.managers.scheduler_components.internal_state"
 
 
 def _after_state(result: Any, _controller: Any, _request: Any) -> None:
-    result.internal_state["spin"] = runtimes.current().report()
+    from sglang.srt.runtime_context import get_parallel
+
+    # one reply per attention-DP rank, from the first of its TP ranks; the others keep the same
+    parallel = get_parallel()
+    ranks = {"attn_dp_rank": parallel.attn_dp_rank, "tp_rank": parallel.tp_rank}
+    result.internal_state["spin"] = ranks | runtimes.current().report()
 
 
 HOOKS = (

@@ -24,8 +24,8 @@ def fold_select(
     """Begin a step for all indexer layers and rows; SpinState.begin defines every result bit.
 
     page_table: int32 [n, width], last dimension contiguous, columns past a row's blocks are never
-    read (but column 0 always is). lengths: int32 [n], any stride. request_rows: int [n], 0 for
-    padding; real rows are distinct. int64 rows cost no extra launch.
+    read (but column 0 always is). lengths: int32 [n], in tokens, any stride. request_rows: int [n],
+    0 for padding; real rows are distinct. int64 rows cost no extra launch.
 
     workspace: outputs with room for n rows and width columns; without it they are allocated, which
     a CUDA graph must not record. fill_tail=False leaves columns past a row's kept blocks as they

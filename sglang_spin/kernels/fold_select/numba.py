@@ -31,7 +31,7 @@ _SIGNATURE = types.void(
     types.Tuple((_I32[:, :, :], _I32[:, :, :], _I32[:])),
     types.Tuple((_FLAG[:], types.uint8[:, :, :], _I64, _I64)),
     types.UniTuple(_F32, 3),
-    types.Tuple((_FLAG, _FLAG, _FLAG, _I64)),
+    types.Tuple((_FLAG, _FLAG, _FLAG, _I64, _I64)),
 )
 
 
@@ -44,14 +44,13 @@ def _step(history, prior, budgets, rows_state, totals, batch, out, audits, weigh
     pages, blocks, compact_lengths = out
     audited, marks, every, stride = audits
     keep, gain, staleness = weights
-    diagonal, random, fill, seed = flags
-    width = table.shape[1]
-    scores = np.empty(width, np.float32)
+    diagonal, random, fill, seed, ratio = flags
+    scores = np.empty(table.shape[1], np.float32)
     for i in range(owners.shape[0]):
         row, length = owners[i], lengths[i]
-        count = min((length + BLOCK - 1) // BLOCK, width)
+        count = min((length // ratio + BLOCK - 1) // BLOCK, len(scores))
         live = row != 0
-        folded = row_pass.blocks_to_fold(stashed[row], length) if live else 0
+        folded = row_pass.blocks_to_fold(stashed[row], length, ratio) if live else 0
         started, seeded, budget, cold = live and fresh[row], 0, 0, 0
         due = live and row_pass.due(row, generation[row], step[row], every, stride)
         for layer in range(vertical.shape[0]):
@@ -71,10 +70,9 @@ def _step(history, prior, budgets, rows_state, totals, batch, out, audits, weigh
             if live:
                 kept_total[layer] += budget
                 seen_total[layer] += count
-        compact_lengths[i] = length - BLOCK * (count - budget)
+        compact_lengths[i] = length // ratio - BLOCK * (count - budget)
         audited[i] = full
-        if started:
-            row_pass.count_start(scalars, count, seeded)
+        row_pass.count_start(scalars, started, count, seeded)
         if live:
             stashed[row], fresh[row], step[row] = length, False, step[row] + 1
             scalars[5] += cold
@@ -107,7 +105,7 @@ def begin(
         (out.pages.numpy(), out.blocks.numpy(), out.lengths.numpy()),
         _audits(state, out),
         (np.float32(1 - alpha), np.float32(alpha), np.float32(history.staleness)),
-        (history.diagonal, config.policy == "random", fill_tail, config.seed),
+        (history.diagonal, config.policy == "random", fill_tail, config.seed, state.shape.ratio),
     )
 
 

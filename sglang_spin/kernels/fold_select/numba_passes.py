@@ -36,9 +36,9 @@ def _mix(value):
 
 
 @njit(inline="always")
-def blocks_to_fold(last, length):
+def blocks_to_fold(last, length, ratio):
     """Blocks that the last step scored, if its row was accepted."""
-    return (last + BLOCK - 1) // BLOCK if last > 0 and length > last else 0
+    return (last // ratio + BLOCK - 1) // BLOCK if last > 0 and length > last else 0
 
 
 @njit(cache=True)
@@ -176,8 +176,9 @@ def select(scores, recent, table, count, least, live, due, line):
 
 
 @njit(cache=True)
-def count_start(scalars, count, seeded):
-    """One more request start, its inherited and its cold blocks."""
-    scalars[1 if seeded else 2] += 1
-    scalars[3] += seeded
-    scalars[4] += count - seeded
+def count_start(scalars, started, count, seeded):
+    """One more request start, if it is one, its inherited and its cold blocks."""
+    if started:
+        scalars[1 if seeded else 2] += 1
+        scalars[3] += seeded
+        scalars[4] += count - seeded

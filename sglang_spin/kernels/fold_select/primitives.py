@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import (
     AGE_BITS,
     LEAST_EXTENT,
@@ -23,6 +24,14 @@ _UNSCORED = tl.constexpr(NONE)
 _AGE_MASK = tl.constexpr(AGE_BITS)
 _TOP_LEVEL = tl.constexpr(LEVELS)
 _LEAST = tl.constexpr(LEAST_EXTENT)
+_BLOCK = tl.constexpr(BLOCK)
+
+
+@triton.jit
+def blocks_to_fold(last, length, live, RATIO: tl.constexpr):
+    """Blocks that a row's last step scored, 0 if its token was not accepted; lengths in tokens."""
+    accepted = live & (last > 0) & (length > last)
+    return tl.where(accepted, (last // RATIO + _BLOCK - 1) // _BLOCK, 0)
 
 
 @triton.jit

@@ -18,6 +18,7 @@ from sglang_spin.core.step import Plan, SpinState
 from sglang_spin.kernels.compile_case import CompileCase
 from sglang_spin.kernels.fold_select.primitives import (
     audit_due,
+    blocks_to_fold,
     fold_and_predict,
     noise_base,
     spread_of,
@@ -42,9 +43,8 @@ if TYPE_CHECKING:
 
 CHUNK = 512  # blocks at a time
 NUM_WARPS = 8
-MAX_REGISTERS = (
-    64  # four programs on a multiprocessor; left alone, ptxas spills a word to get there
-)
+# four programs on a multiprocessor; left alone, ptxas spills a word to get there
+MAX_REGISTERS = 64
 NUM_STAGES = 1  # passes write what the next one reads: nothing may be loaded ahead
 
 _BLOCK = tl.constexpr(BLOCK)
@@ -94,6 +94,7 @@ def fold_select_kernel(
     RANDOM: tl.constexpr,
     FILL_TAIL: tl.constexpr,
     AUDIT: tl.constexpr,
+    RATIO: tl.constexpr,  # tokens of an entry; lengths and stashed are tokens
     CHUNK: tl.constexpr,
 ):
     i_row = tl.program_id(0).to(tl.int64)
@@ -102,9 +103,9 @@ def fold_select_kernel(
     live = row != 0
     length = tl.load(lengths + i_row * length_stride)
     # a length past the table must not write past the row
-    count = tl.minimum((length + _BLOCK - 1) // _BLOCK, width)
-    last = tl.load(stashed + row)
-    folded = tl.where(live & (last > 0) & (length > last), (last + _BLOCK - 1) // _BLOCK, 0)
+    entries = length // RATIO
+    count = tl.minimum((entries + _BLOCK - 1) // _BLOCK, width)
+    folded = blocks_to_fold(tl.load(stashed + row), length, live, RATIO)
     started = tl.load(fresh + row) & live
     i_life = tl.load(generation + row)
     i_step = tl.load(step + row)
@@ -154,7 +155,7 @@ def fold_select_kernel(
         fill_tail(o_pages, o_blocks, tl.load(table), budget, width, CHUNK)
 
     if i_layer == 0:
-        tl.store(compact_lengths + i_row, length - _BLOCK * (count - budget))
+        tl.store(compact_lengths + i_row, entries - _BLOCK * (count - budget))
         if AUDIT:
             tl.store(audited + i_row, full)
         if i_row == 0:
@@ -226,6 +227,7 @@ def begin(
         RANDOM=state.config.policy == "random",
         FILL_TAIL=fill_tail,
         AUDIT=out.flags is not None,
+        RATIO=state.shape.ratio,
         CHUNK=CHUNK,
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
@@ -249,9 +251,7 @@ _TYPES = {
 _SIGNATURE = {name: kind for kind, names in _TYPES.items() for name in names.split()}
 
 
-def _case(
-    policy: str, aligned: bool = False, audit: bool = False, **constants: bool
-) -> CompileCase:
+def _case(policy: str, aligned: bool = False, audit: bool = False, **constants: int) -> CompileCase:
     strides = ("state_blocks", "table_stride", "layer_stride", "row_stride")
     wide = dict.fromkeys(strides, "i32:16") if aligned else {}
     absent = {} if audit else dict.fromkeys(("audited", "flags"))
@@ -260,7 +260,7 @@ def _case(
         name=f"fold_select {policy}{', aligned' * aligned}{', audits' * audit}",
         kernel=fold_select_kernel,
         signature={**pointers, **wide},
-        constants={**absent, **constants, "AUDIT": audit, "CHUNK": CHUNK},
+        constants={**absent, "RATIO": 1, **constants, "AUDIT": audit, "CHUNK": CHUNK},
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
         fp_fusion=False,
@@ -274,6 +274,7 @@ COMPILE_CASES = (
     _case("spin", aligned=True, audit=True, **_SERVED),
     _case("spin", aligned=True, **_SERVED),
     _case("spin", DIAGONAL=True, STALENESS=True, RANDOM=False, FILL_TAIL=True),
+    _case("spin V4", aligned=True, audit=True, **_SERVED, RATIO=4),
     _case("prev-iter, dense", DIAGONAL=False, STALENESS=False, RANDOM=False, FILL_TAIL=True),
     _case("random", DIAGONAL=False, STALENESS=False, RANDOM=True, FILL_TAIL=True),
 )
