@@ -1,8 +1,8 @@
 """`python -m benchmarks.client_overhead`: what a client of so many streams costs, side by side.
 
 All clients run one after the other on servers that do the same; a client keeps up while its median
-inter-token latency is within a tenth of the server's beat and none of its requests failed. Where the
-server itself was late by half a beat, the machine was too busy to tell.
+inter-token latency is within a tenth of the server's beat and none of its requests failed. Where
+the server itself was late by half a beat, the machine was too busy to tell.
 """
 
 import argparse
