@@ -22,7 +22,7 @@ from sglang_spin.cpu.patches import (
 if TYPE_CHECKING:
     from sglang_spin.engine.ledger import Target
 
-_KERNEL_PATCHES = (indexer, index_cache, topk, attention, rope, speculative, *v4.MODULES)
+_KERNEL_PATCHES = (indexer, index_cache, topk, attention, speculative, rope, *v4.MODULES)
 
 PATCHES: tuple[Target, ...] = (
     *platform.TARGETS,

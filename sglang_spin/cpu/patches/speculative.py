@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sglang_spin.cpu.patches.edit import replace_statement
 from sglang_spin.engine.ledger import Target
 
 if TYPE_CHECKING:
@@ -18,9 +17,7 @@ _DROP = "a CPU wheel of sgl_kernel is published"
 _FALLBACK = "SGLang offers a torch fallback"
 
 TARGETS: tuple[Target, ...] = (
-    Target(
-        f"{_OPS}.spec_tree:build_tree_kernel_efficient_func", "77420dce32b61c1e", _WHEEL, _DROP
-    ),
+    Target(f"{_OPS}.spec_tree:build_tree_kernel_efficient_func", "77420dce32b61c1e", _WHEEL, _DROP),
     Target(f"{_OPS}.spec_tree:verify_tree_greedy_func", "c988f7eb3dc6bddc", _WHEEL, _DROP),
     Target(f"{_OPS}.cache_locs:assign_extend_cache_locs_func", "f19977ebdd9c404b", _WHEEL, _DROP),
     Target(
@@ -62,7 +59,7 @@ def install() -> None:
     import sglang.kernels.ops.speculative.spec_tree as spec_tree
     import sglang.srt.layers.attention.dsa_backend as backend
     import sglang.srt.mem_cache.allocation as allocation
-    from sglang.srt.models.deepseek_v2 import DeepseekV2ForCausalLM
+    import torch
 
     spec_tree.sgl_build_tree_kernel_efficient_cpu = _build_tree
     spec_tree.sgl_verify_tree_greedy_cpu = _verify
@@ -74,9 +71,11 @@ def install() -> None:
     eagle.fill_bonus_tokens_cpu = _fill_bonus
     eagle.fill_accept_out_cache_loc_cpu = _fill_accepted
     backend.seqlens_expand_triton = _expand_lengths
-    replace_statement(
-        DeepseekV2ForCausalLM, "set_embed_and_head", "torch.cuda.synchronize()", "pass"
-    )
+    torch.cuda.synchronize = _nothing_to_wait_for
+
+
+def _nothing_to_wait_for(device: object = None) -> None:
+    """Where there is no GPU."""
 
 
 def _build_tree(
