@@ -129,7 +129,10 @@ def _percentiles_ms(samples_ns: Samples) -> dict[str, float | None]:
 def _client(run: ArmRun, window: Window | None, concurrency: int) -> dict[str, float | None]:
     lag = np.array(run.lag.within(*window) if window else [], float)
     sent = [record for record in run.records if record.sent_ns]
+    uploads = [r.uploaded_ns - r.sent_ns for r in sent if r.uploaded_ns]
     return {
+        "cpu_share": run.lag.cpu_share(*window) if window else None,
+        "upload_ms_max": max(uploads) / NS_PER_MS if uploads else None,
         "loop_lag_ms_p99": metrics.percentile(lag / NS_PER_MS, 99),
         "loop_lag_ms_max": max(run.lag.lag_ns, default=0) / NS_PER_MS,
         "send_spread_ms": metrics.send_spread_ns(sent, concurrency) / NS_PER_MS,

@@ -174,3 +174,20 @@ def test_unusable_spin_blocks(states: list[dict[str, object]], words: str) -> No
     """Missing ranks, disagreeing ranks and missing fields are errors that say what is missing."""
     with pytest.raises(CounterError, match=words):
         spin_counters({"internal_states": states})
+
+
+def test_t23_client_that_stood_still_while_bodies_went_out() -> None:
+    """One long stop, which no percentile shows, limits the run, and the uploads are named."""
+    run = sound_run()
+    for number, made in enumerate(run.records):
+        made.uploaded_ns = made.sent_ns + (60 * MS if number else 1)
+    start, end = run.window(SPEC) or (0, 0)
+    for t in range(start, end, (end - start) // 500):
+        run.lag.t_ns.append(t)
+        run.lag.lag_ns.append(0)
+    run.lag.lag_ns[250] = (end - start) // 4
+    (problem,) = client_problems(run, SPEC)
+    assert problem == (
+        "client_limited: the client's loop stood still for 25.0% of the window "
+        "while 1 bodies went out"
+    )
