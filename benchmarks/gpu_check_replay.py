@@ -21,6 +21,7 @@ from benchmarks.indexer_step.sizes import Size
 from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.step import Shape, SpinState
+from sglang_spin.kernels.audit import audit
 from sglang_spin.kernels.fold_select import allocate, fold_select
 from sglang_spin.kernels.observe import observe
 from sglang_spin.kernels.paged_logits import observed_logits, paged_logits
@@ -44,7 +45,8 @@ class Engine:
     def over(cls, scene: Scene) -> Engine:
         size = scene.size
         shape = Shape(size.layers, size.batch + 1, size.blocks, size.batch * size.blocks + 1, 512)
-        state = SpinState(SpinConfig(enabled=True, sparsity=0.4), shape, scene.device)
+        config = SpinConfig(enabled=True, sparsity=0.4, audit_every=3)
+        state = SpinState(config, shape, scene.device)
         state.open_rows(scene.rows)
         width = size.blocks * BLOCK
         logits = torch.zeros(size.layers, size.batch, width, device=scene.device)
@@ -52,10 +54,12 @@ class Engine:
 
     def __post_init__(self) -> None:
         size = self.scene.size
-        self.workspace = allocate(self.state.shape, size.batch, size.blocks, self.scene.device)
+        self.workspace = allocate(
+            self.state.shape, size.batch, size.blocks, self.scene.device, audits=True
+        )
 
     def step(self, batch: int) -> None:
-        """Select, score and observe, odd layers in one launch; nothing depends on data."""
+        """Select, score, observe and audit, odd layers in one launch; nothing depends on data."""
         plan = fold_select(
             self.state,
             self.table[:batch],
@@ -71,10 +75,11 @@ class Engine:
                 observed_logits(
                     self.state, layer, q, cache, weights, plan, out=logits, impl="triton"
                 )
-                continue
-            lengths, pages = plan.lengths, plan.pages[layer]
-            paged_logits(q, cache, weights, lengths, pages, out=logits, impl="triton")
-            observe(self.state, layer, logits, plan, impl="triton")
+            else:
+                lengths, pages = plan.lengths, plan.pages[layer]
+                paged_logits(q, cache, weights, lengths, pages, out=logits, impl="triton")
+                observe(self.state, layer, logits, plan, impl="triton")
+            audit(self.state, layer, logits, plan, impl="triton")
 
     def load(self, step: int) -> None:
         """Write a step's inputs in place: lengths grow; every fourth step one row is padding."""

@@ -19,6 +19,7 @@ from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory, block_maxima
 from sglang_spin.core.step import Plan, Shape, SpinState
+from sglang_spin.kernels.audit import audit
 from sglang_spin.kernels.fold_select import fold_select
 from sglang_spin.kernels.observe import observe
 from sglang_spin.kernels.paged_logits import Placement, paged_logits
@@ -56,6 +57,17 @@ def compare_states(kernel: SpinState, reference: SpinState) -> None:
         equal(name, *pair)
     if kernel.counters.read() != reference.counters.read():
         raise Mismatch("counters differ")
+    if kernel.audit is not None and reference.audit is not None:
+        equal("tallies", kernel.audit.tallies, reference.audit.tallies)
+        equal("histogram", kernel.audit.histogram, reference.audit.histogram)
+
+
+def noted(plan: Plan, lengths: Tensor) -> Tensor:
+    """The flags of the blocks of audited rows, 0 elsewhere; int32 [layers, rows, width]."""
+    assert plan.flags is not None
+    block = torch.arange(plan.blocks.shape[2], device=lengths.device)
+    inside = plan.flags.audited[:, None] & (block * BLOCK < lengths[:, None])
+    return (plan.flags.blocks * inside).int()
 
 
 def life(policy: str, sparsity: float, blocks: int, steps: int, device: torch.device) -> None:
@@ -63,7 +75,7 @@ def life(policy: str, sparsity: float, blocks: int, steps: int, device: torch.de
     rng = torch.Generator(device).manual_seed(1)
     layers, batch = 3, 5
     shape = Shape(layers, batch + 2, blocks, batch * blocks + 1, min(100, blocks * BLOCK // 4))
-    config = SpinConfig(enabled=True, policy=policy, sparsity=sparsity, seed=7)
+    config = SpinConfig(enabled=True, policy=policy, sparsity=sparsity, seed=7, audit_every=3)
     kernel, reference = (SpinState(config, shape, device) for _ in range(2))
     rows = torch.arange(1, batch + 1, device=device)
     table = (torch.randperm(batch * blocks, generator=rng, device=device).int() + 1).view(batch, -1)
@@ -79,14 +91,17 @@ def life(policy: str, sparsity: float, blocks: int, steps: int, device: torch.de
             fold_select(kernel, table, lengths, batch_rows, impl="triton"),
             fold_select(reference, table, lengths, batch_rows, impl="reference"),
         )
-        for name in Plan._fields:
+        for name in ("pages", "lengths", "blocks", "request_rows"):
             equal(f"{name} of step {step}", *(getattr(plan, name) for plan in plans))
+        equal(f"flags of step {step}", *(noted(plan, lengths) for plan in plans))
         for layer in range(layers):
             logits = torch.randn(batch, blocks * BLOCK, generator=rng, device=device)
             if step == 1:
                 logits[1, 5] = float("nan")
             observe(kernel, layer, logits, plans[0], impl="triton")
             observe(reference, layer, logits, plans[1], impl="reference")
+            audit(kernel, layer, logits, plans[0], impl="triton")
+            audit(reference, layer, logits, plans[1], impl="reference")
         compare_states(kernel, reference)
         if step == steps // 2:
             for state in (kernel, reference):
@@ -174,7 +189,7 @@ def checks(device: torch.device, tiny: bool) -> Iterator[tuple[str, Callable[[],
     for policy, sparsity, (blocks, steps) in product(
         ("spin", "prev-iter", "random"), SHARES, sizes
     ):
-        name = f"fold_select, observe: {policy} at {sparsity:g}, {blocks} blocks"
+        name = f"fold_select, observe, audit: {policy} at {sparsity:g}, {blocks} blocks"
         yield name, partial(life, policy, sparsity, blocks, steps, device)
     lengths = [1, 64, 70, 129] if tiny else [0, 1, 64, 65, 700, 4097, 12_800, 126_750]
     heads = (16,) if tiny else HEADS

@@ -1,6 +1,7 @@
 """`harness run`, `resume`, `calibrate` and `report`: what happens between options and exit code."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from harness.campaign import Campaign
 from harness.environment import environment
 from harness.errors import EXIT_INTERRUPTED, EXIT_OK
 from harness.finish import exit_code, spec_text, tell, write_result
-from harness.noise import calibration_spec, check_margins, noise_floor
+from harness.noise import calibration_spec, check_margins, least_margin, noise_floor
 from harness.plan import describe_plan
 from harness.preflight import check_machine
 from harness.progress import Progress
@@ -57,7 +58,8 @@ def calibrate(command: RunCommand, out: Path, progress: Progress) -> int:
     for metric, found in floor["metrics"].items():
         progress.say(
             f"noise floor of {metric}: half-width {found['half_width']:.2%} with "
-            f"{found['pairs']} pairs; margins from {2 * found['half_width']:.2%} on can be used"
+            f"{found['pairs']} pairs, offset {math.expm1(found['mean_log']):+.2%}; margins from "
+            f"{least_margin(found, found['pairs']):.2%} on can be used"
         )
     progress.say(f"noise floor: {out}")
     return EXIT_OK

@@ -17,6 +17,7 @@ PREFIX = "SPIN_"
 SCORERS = ("engine", "fused")
 SERVED_AUDITS = 256  # steps from audit to audit of a row in a server that is not told otherwise
 POLICIES = ("spin", "spin-paper", "prev-iter", "random", "dense")
+VERIFY_UPDATES = ("accepted", "first")
 
 
 class ConfigError(SystemExit):
@@ -39,6 +40,8 @@ class SpinConfig:
     audit_every: one step in so many of a row is scored in full to measure the miss, 0 for none. A
         bare record has none; a server that is not told otherwise has SERVED_AUDITS.
     miss_slo: most that a layer may miss on average before sparsity is lowered, 0 for no bound.
+    verify_update: which rows of a speculative verify step enter the averages: all accepted ones, or
+    (an ablation, and no extra memory) only the first.
     """
 
     enabled: bool = False
@@ -51,6 +54,7 @@ class SpinConfig:
     scorer: str = "engine"
     audit_every: int = 0
     miss_slo: float = 0.0
+    verify_update: str = "accepted"
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -62,6 +66,9 @@ class SpinConfig:
                 "sglang_spin: scorer 'fused' gives block maxima, policy 'spin-paper' wants every "
                 "score; use scorer 'engine' or another policy"
             )
+        if self.verify_update not in VERIFY_UPDATES:
+            valid = f"one of {', '.join(VERIFY_UPDATES)}"
+            raise ConfigError(_bad("verify_update", self.verify_update, valid))
         _check_range("sparsity", self.sparsity, 0 <= self.sparsity < 1, "0 <= sparsity < 1")
         _check_range("alpha", self.alpha, 0 < self.alpha <= 1, "0 < alpha <= 1")
         _check_range("staleness", self.staleness, 0 <= self.staleness <= 10, "0 to 10")

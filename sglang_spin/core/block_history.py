@@ -29,6 +29,8 @@ class BlockHistory:
 
     `recent` is one int32 per block: the bits of the score observed in the last step, or else a NaN
     that carries the age. `diagonal=False` predicts from V alone; `alpha=1` makes V the last score.
+    `stashes`: rows of a request in one step whose scores are kept, in `stash`, whose first part is
+    `recent`; each further one costs 4 bytes per layer, row and block.
     """
 
     def __init__(
@@ -40,28 +42,38 @@ class BlockHistory:
         alpha: float,
         staleness: float,
         diagonal: bool = True,
+        stashes: int = 1,
         device: torch.device | str = "cpu",
     ) -> None:
         shape = (layers, rows, blocks)
         self.vertical = torch.full(shape, _NAN, device=device)
         self.distance = torch.full(shape, _NAN, device=device)
-        self.recent = torch.full(shape, NONE | AGE_CAP, dtype=torch.int32, device=device)
+        self.stash = torch.full((stashes, *shape), NONE, dtype=torch.int32, device=device)
+        self.recent = self.stash[0].fill_(NONE | AGE_CAP)
         self.alpha, self.staleness, self.diagonal = alpha, staleness, diagonal
 
     @property
     def nbytes(self) -> int:
-        return self.vertical.nbytes + self.distance.nbytes + self.recent.nbytes
+        return self.vertical.nbytes + self.distance.nbytes + self.stash.nbytes
 
     def open(self, rows: Tensor) -> None:
         self.vertical.index_fill_(1, rows, _NAN)
         self.distance.index_fill_(1, rows, _NAN)
         self.recent.index_fill_(1, rows, NONE | AGE_CAP)
 
-    def fold(self, rows: Tensor, accepted: Tensor, lengths: Tensor, width: int) -> None:
+    def fold(
+        self,
+        rows: Tensor,
+        accepted: Tensor,
+        lengths: Tensor,
+        width: int,
+        seen: Tensor | None = None,
+    ) -> None:
         block = torch.arange(width, device=rows.device)
         count = block_count(lengths)[:, None]
         live = accepted[:, None] & (block < count)
-        seen = self.recent[:, rows, :width].view(torch.float32)
+        if seen is None:
+            seen = self.recent[:, rows, :width].view(torch.float32)
         scored = live & ~seen.isnan()
         v = self.vertical[:, rows, :width]
         self.vertical[:, rows, :width] = torch.where(scored, self._average(v, seen), v)
@@ -80,14 +92,19 @@ class BlockHistory:
         # as good as just scored: their staleness starts counting now
         self.recent[:, rows, :width] = recent.masked_fill(known, NONE)
 
-    def predict(self, rows: Tensor, lengths: Tensor, width: int) -> Tensor:
+    def predict(
+        self, rows: Tensor, lengths: Tensor, width: int, last: Tensor | None = None
+    ) -> Tensor:
         score = self.vertical[:, rows, :width]
         trusted = score < SUSPECT  # false for NaN too
         if self.diagonal:
-            block = torch.arange(width, device=rows.device)
-            mirror = (block_count(lengths)[:, None] - 1 - block).clamp(min=0)
-            d = self.distance[:, rows, :width].gather(-1, mirror.expand(score.shape))
-            score = torch.where(trusted & (d < SUSPECT), (score + d) * 0.5, score)
+            average, first = score, block_count(lengths)
+            score = self._with_distance(rows, average, first)
+            if last is not None:
+                # only where the rows straddle a page does the last see another distance
+                later = self._with_distance(rows, average, block_count(last))
+                seen = torch.arange(width, device=rows.device) < first[:, None]
+                score = torch.where(seen, torch.maximum(score, later), later)
         if self.staleness:
             unit = spread(score.masked_fill(~trusted, _NAN)) * self.staleness
             bonus = _age(self.recent[:, rows, :width]).float().sqrt() * unit
@@ -97,25 +114,40 @@ class BlockHistory:
     def skipped(self, rows: Tensor, width: int) -> Tensor:
         return _age(self.recent[:, rows, :width]) > 0
 
-    def mark(self, rows: Tensor, kept: Tensor) -> None:
-        width = kept.shape[-1]
-        older = (_age(self.recent[:, rows, :width]) + 1).clamp(max=AGE_CAP)
-        self.recent[:, rows, :width] = NONE | older.masked_fill(kept, 0)
+    def mark(self, rows: Tensor, kept: Tensor, valid: Tensor) -> None:
+        recent = self.recent[:, rows, : kept.shape[-1]]
+        older = (_age(recent) + 1).clamp(max=AGE_CAP)
+        marked = torch.where(valid, NONE | older.masked_fill(kept, 0), recent)
+        self.recent[:, rows, : kept.shape[-1]] = marked
 
     def observe(
-        self, layer: int, rows: Tensor, logits: Tensor, blocks: Tensor, lengths: Tensor
+        self,
+        layer: int,
+        rows: Tensor,
+        logits: Tensor,
+        blocks: Tensor,
+        lengths: Tensor,
+        draft: int = 0,
     ) -> None:
         maxima = block_maxima(logits, blocks.shape[1], lengths)
         column = torch.arange(blocks.shape[1], device=rows.device)
         inside = column < block_count(lengths)[:, None]
-        spill = self.recent.shape[-1]
-        recent = torch.nn.functional.pad(self.recent[layer, rows], (0, 1))
+        stash = self.stash[draft, layer]
+        spill = stash.shape[-1]
+        scores = torch.nn.functional.pad(stash[rows], (0, 1))
         target = torch.where(inside, blocks, spill).long()
-        recent.scatter_(1, target, maxima.view(torch.int32))
-        self.recent[layer, rows] = recent[:, :spill]
+        scores.scatter_(1, target, maxima.view(torch.int32))
+        stash[rows] = scores[:, :spill]
 
     def block_values(self, rows: Tensor, width: int) -> Tensor:
         return self.vertical[:, rows, :width]
+
+    def _with_distance(self, rows: Tensor, average: Tensor, count: Tensor) -> Tensor:
+        """Mean of V and of D at each block's distance, in a row of `count` blocks; V without D."""
+        block = torch.arange(average.shape[-1], device=rows.device)
+        mirror = (count[:, None] - 1 - block).clamp(min=0)
+        d = self.distance[:, rows, : average.shape[-1]].gather(-1, mirror.expand(average.shape))
+        return torch.where((average < SUSPECT) & (d < SUSPECT), (average + d) * 0.5, average)
 
     def _average(self, old: Tensor, new: Tensor) -> Tensor:
         both = (old < SUSPECT) & (new < SUSPECT)

@@ -64,7 +64,11 @@ class SlotHistory:
         v = self.vertical[:, rows, :slots]
         self.vertical[:, rows, :slots] = torch.where(spread_out.isnan(), v, spread_out)
 
-    def predict(self, rows: Tensor, lengths: Tensor, width: int) -> Tensor:
+    def predict(
+        self, rows: Tensor, lengths: Tensor, width: int, last: Tensor | None = None
+    ) -> Tensor:
+        if last is not None:
+            raise NotImplementedError("slot-level history has no verify step")
         slots = width * BLOCK
         slot = torch.arange(slots, device=rows.device)
         v = self.vertical[:, rows, :slots]
@@ -75,12 +79,20 @@ class SlotHistory:
     def skipped(self, rows: Tensor, width: int) -> Tensor:
         return ~self.kept[:, rows, :width]
 
-    def mark(self, rows: Tensor, kept: Tensor) -> None:
+    def mark(self, rows: Tensor, kept: Tensor, valid: Tensor) -> None:  # noqa: ARG002
         self.kept[:, rows, : kept.shape[-1]] = kept
 
     def observe(
-        self, layer: int, rows: Tensor, logits: Tensor, blocks: Tensor, lengths: Tensor
+        self,
+        layer: int,
+        rows: Tensor,
+        logits: Tensor,
+        blocks: Tensor,
+        lengths: Tensor,
+        draft: int = 0,
     ) -> None:
+        if draft:
+            raise NotImplementedError("slot-level history has no verify step")
         n, width = blocks.shape
         column = torch.arange(width, device=rows.device)
         spill = self.kept.shape[-1]

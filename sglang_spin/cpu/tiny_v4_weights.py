@@ -210,7 +210,7 @@ def _streams(gen: Generator) -> dict[str, Tensor]:
     import torch
 
     count = (2 + STREAMS) * STREAMS
-    tensors = {}
+    tensors: dict[str, Tensor] = {}
     for part in ("attn", "ffn"):
         base = normal(gen, count, scale=0.3)
         base[:STREAMS] -= 1.1  # the sigmoid of -1.1 is 1/4

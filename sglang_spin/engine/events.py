@@ -32,16 +32,18 @@ class RowsOpened:
 
 @dataclass(frozen=True, slots=True)
 class RowClosed:
-    """A request ended. row: int64 [1]; pages: int64 [n], the page of each full logical block."""
+    """A request ended. row: int64 [1]; pages: int64 [n], the page of each full logical block;
+    length: its entries, not counting those of tokens that were rejected or came after its end."""
 
     row: Tensor
     pages: Tensor
+    length: int
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.row, self.pages)
 
     def apply(self, state: SpinState) -> None:
-        state.close_rows(self.row, self.pages)
+        state.close_rows(self.row, self.pages, self.length)
 
 
 @dataclass(frozen=True, slots=True)

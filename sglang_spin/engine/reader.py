@@ -66,7 +66,7 @@ class Reader:
         vector = pack(self.state)
         if self.pinned is None:
             return vector, None
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self.pinned.copy_(vector, non_blocking=True)
         event.record()
         return self.pinned, event

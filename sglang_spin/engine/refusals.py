@@ -63,14 +63,29 @@ REFUSALS: tuple[Refusal, ...] = (
         "it would return columns of the compact table as if they were positions",
     ),
     Refusal(
-        "--speculative-algorithm",
-        lambda o: o.speculative_algorithm is not None,
-        "verify rows are not folded by acceptance yet",
+        "--speculative-algorithm other than EAGLE, NEXTN or NGRAM",
+        lambda o: o.speculative_algorithm not in (None, "EAGLE", "NEXTN", "NGRAM"),
+        "only verify steps of these have been run",
     ),
     Refusal(
-        "--spin-scorer fused with --speculative-algorithm",
-        lambda o: _fused() and o.speculative_algorithm is not None,
-        "the scorer observes plain decode rows, and verify rows are observed per draft position",
+        "--speculative-algorithm with dsv4",
+        lambda o: o.speculative_algorithm is not None and o.attention_backend == "dsv4",
+        "verify steps of its indexer are not hooked",
+    ),
+    Refusal(
+        "a --speculative-eagle-topk or --speculative-ngram-max-bfs-breadth above 1",
+        lambda o: o.speculative_algorithm is not None and (o.speculative_eagle_topk or 1) > 1,
+        "the rows of a draft tree are not a sequence, of which a prefix is accepted",
+    ),
+    Refusal(
+        "--speculative-adaptive or --enable-multi-layer-eagle",
+        lambda o: bool(o.speculative_adaptive or o.enable_multi_layer_eagle),
+        "neither has been run",
+    ),
+    Refusal(
+        "--spin-scorer fused or --spin-policy spin-paper with --speculative-algorithm",
+        lambda o: bool(o.speculative_algorithm) and (_fused() or from_env().policy == "spin-paper"),
+        "neither observes a request's rows one by one",
     ),
     Refusal(
         "--spin-scorer fused with an --attention-backend other than dsa",

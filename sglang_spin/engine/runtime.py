@@ -24,11 +24,13 @@ from sglang_spin.kernels.observe import observe
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sglang_spin.engine.dsa import EnginePlan
     from sglang_spin.engine.v4 import CompactC4
 
 logger = logging.getLogger(__name__)
 
 STATE_BYTES = 12  # per layer, row and block, of every policy but spin-paper
+STASH_BYTES = 4  # more for each verify row beyond the first
 WORKSPACE_BYTES = 9  # of which 1 for audits
 
 
@@ -53,13 +55,22 @@ class Runtime:
         self.used_rows: set[int] = set()
         self.telemetry: Telemetry | None = None
         self.plan: Plan | None = None
-        self.engine_plan: tuple[Any, Any] = (None, None)
+        self.engine_plan: EnginePlan | None = None
 
-    def attach(self, runner: Any, allocator: Any, layers: list[int], ratio: int = 1) -> None:
+    def attach(
+        self,
+        runner: Any,
+        allocator: Any,
+        layers: list[int],
+        *,
+        ratio: int = 1,
+        verify_rows: int = 1,
+    ) -> None:
         """Size and allocate the state for a target model runner whose pools are allocated.
 
         allocator: of the pages whose numbers the index cache shares. layers: engine layer ids that
-        own an indexer, ascending. ratio: tokens of an index entry.
+        own an indexer, ascending. ratio: tokens of an index entry. verify_rows: tokens that a
+        speculative verify step scores per request, 1 without speculation.
         """
         if not layers:
             die("the model has no sparse indexer, so SPIN cannot act; start it with --no-spin")
@@ -67,6 +78,8 @@ class Runtime:
         self.block_tokens = BLOCK * ratio
         if allocator.page_size != self.block_tokens:
             die(f"a page has {allocator.page_size} tokens and a block {self.block_tokens}")
+        if verify_rows > BLOCK:
+            die(f"--speculative-num-draft-tokens {verify_rows} is above {BLOCK}, a block's entries")
         self.layer_slots = {layer: slot for slot, layer in enumerate(layers)}
         table = runner.req_to_token_pool.req_to_token
         shape = Shape(
@@ -76,6 +89,7 @@ class Runtime:
             pages=self.allocator.num_pages + 1,
             index_topk=runner.model_config.hf_config.index_topk,
             ratio=ratio,
+            verify_rows=verify_rows,
         )
         _check_memory(shape)
         self.state = SpinState(self.config, shape, runner.device)
@@ -96,10 +110,12 @@ class Runtime:
         """Whether a step begins at this layer: structural, since Python does not run on replay."""
         return self.layer_slots[layer] == 0
 
-    def begin(self, page_table: Tensor, lengths: Tensor, request_rows: Tensor) -> Plan:
-        """Begin a step: SpinState.begin as one kernel on a GPU, as torch on a CPU.
+    def begin(
+        self, page_table: Tensor, lengths: Tensor, request_rows: Tensor, verify_rows: int = 1
+    ) -> Plan:
+        """Begin a step: SpinState.begin, as one or two kernels on a GPU.
 
-        page_table int32 [rows, pages]; lengths int32 [rows], in tokens; request_rows int [rows].
+        lengths int32 [n]: tokens of the first of each request's verify_rows rows.
         """
         assert self.state is not None
         self.plan = fold_select(
@@ -107,6 +123,7 @@ class Runtime:
             page_table,
             lengths,
             request_rows,
+            verify_rows=verify_rows,
             workspace=self.workspace,
             fill_tail=False,
         )
@@ -207,7 +224,8 @@ def _check_memory(shape: Shape) -> None:
     if not torch.cuda.is_available():
         return
     blocks = shape.layers * shape.rows * shape.blocks
-    needed, free = blocks * (STATE_BYTES + WORKSPACE_BYTES), torch.cuda.mem_get_info()[0]
+    each = STATE_BYTES + STASH_BYTES * (shape.verify_rows - 1) + WORKSPACE_BYTES
+    needed, free = blocks * each, torch.cuda.mem_get_info()[0]
     if needed > free:
         die(
             f"the state of {shape.rows} request rows needs {needed / 1e9:.1f} GB and the GPU has "

@@ -57,12 +57,14 @@ class CompactC4:
         """Take the scores (fp32 [rows, columns]) that a top-k is about to select from."""
         if self._plan is None:
             return  # prefill, or a draft model
-        if logits.shape[0] != self._plan.lengths.shape[0]:
+        rows = self._plan.lengths.shape[0]
+        if logits.shape[0] < rows:
             die(
-                f"the engine scored {logits.shape[0]} of {self._plan.lengths.shape[0]} rows of C4 "
-                f"layer {self._layer} at a time; lower --max-running-requests or use --no-spin"
+                f"the engine scored {logits.shape[0]} of {rows} rows of C4 layer {self._layer} at "
+                "a time; lower --max-running-requests or use --no-spin"
             )
-        self.runtime.observe(self._layer, logits, self._plan)
+        # more rows than the batch has are padding of the queries
+        self.runtime.observe(self._layer, logits[:rows], self._plan)
         self._plan = None
 
     def _begin(self, metadata: Any, stock: Any, layer: int, rows: Tensor) -> None:

@@ -21,12 +21,15 @@ class Row:
     vertical: dict[int, np.float32] = field(default_factory=dict)
     distance: dict[int, np.float32] = field(default_factory=dict)
     age: dict[int, int] = field(default_factory=dict)
-    stash: dict[int, np.float32] = field(default_factory=dict)
+    stash: list[dict[int, np.float32]] = field(default_factory=list)
     stash_length: int = 0
 
 
 class Oracle:
-    """alpha, staleness, sparsity as in SpinConfig; floor: fewest kept blocks."""
+    """alpha, staleness, sparsity as in SpinConfig; floor: fewest kept blocks.
+
+    Of a step that verifies drafts it is shown the accepted rows alone.
+    """
 
     def __init__(self, layers: int, alpha: float, staleness: float, sparsity: float, floor: int):
         self.layers, self.alpha, self.staleness = layers, alpha, staleness
@@ -51,8 +54,11 @@ class Oracle:
     def drop(self, pages: list[int]) -> None:
         self.prior = {k: v for k, v in self.prior.items() if k[1] not in pages}
 
-    def step(self, table: dict[int, list[int]], lengths: dict[int, int]) -> dict:
-        """Kept blocks of every (layer, row). table: pages of each row's blocks."""
+    def step(self, table: dict[int, list[int]], lengths: dict[int, int], more: int = 0) -> dict:
+        """Kept blocks of every (layer, row). table: pages of each row's blocks.
+
+        more: drafts behind the token that `lengths` counts; the table has their blocks too.
+        """
         forced, scores = {}, {}
         for row, length in lengths.items():
             for layer in range(self.layers):
@@ -61,12 +67,12 @@ class Oracle:
                     self._fold(state)
                 if row in self.fresh:
                     self._seed(layer, state, table[row])
-                forced[layer, row], scores[layer, row] = self._predict(state, len(table[row]))
+                forced[layer, row], scores[layer, row] = self._predict(state, length, more)
         kept = {}
         for row, length in lengths.items():
             count = len(table[row])
             skip = math.floor(self.sparsity * count + 1e-9)
-            budget = min(count, max(self.floor, count - skip))
+            budget = min(count, max(self.floor + (more > 0), count - skip))
             budget = max(budget, *(len(forced[layer, row]) for layer in range(self.layers)))
             for layer in range(self.layers):
                 chosen = self._choose(forced[layer, row], scores[layer, row], budget)
@@ -75,25 +81,25 @@ class Oracle:
                 for block in range(count):
                     grown = min(state.age.get(block, 50) + 1, 50)
                     state.age[block] = 0 if block in kept[layer, row] else grown
-                state.stash, state.stash_length = {}, length
+                state.stash, state.stash_length = [], length
             self.fresh.discard(row)
         return kept
 
     def observe(self, layer: int, row: int, maxima: dict[int, np.float32]) -> None:
-        self.rows[layer, row].stash = maxima
+        """Block maxima of the next row of this step."""
+        self.rows[layer, row].stash.append(maxima)
 
     def _keep(self, layer: int, row: int, chosen: set[int], forced: set[int], count: int) -> set:
         """What is kept of a row whose prediction is `chosen`; audits keep more."""
         return chosen
 
     def _fold(self, state: Row) -> None:
-        if not state.stash_length:
-            return
-        newest = -(-state.stash_length // 64) - 1
-        for block, score in state.stash.items():
-            self._average(state.vertical, block, score)
-            self._average(state.distance, newest - block, score)
-        state.stash, state.stash_length = {}, 0
+        for i, maxima in enumerate(state.stash):
+            newest = -(-(state.stash_length + i) // 64) - 1
+            for block, score in maxima.items():
+                self._average(state.vertical, block, score)
+                self._average(state.distance, newest - block, score)
+        state.stash, state.stash_length = [], 0
 
     def _average(self, table: dict[int, np.float32], key: int, score: np.float32) -> None:
         old = table.get(key)
@@ -108,19 +114,30 @@ class Oracle:
                 state.vertical[block] = self.prior[layer, page]
                 state.age[block] = 0
 
-    def _predict(self, state: Row, count: int) -> tuple[set[int], dict[int, np.float32]]:
+    def _predict(self, state: Row, length: int, more: int) -> tuple[set[int], dict]:
+        """The best score that a block gets in any of the rows."""
+        scores: dict[int, np.float32] = {}
+        for i in range(more + 1):
+            for block, score in self._of_row(state, -(-(length + i) // 64)).items():
+                scores[block] = max(score, scores.get(block, score))
+        count = -(-(length + more) // 64)
+        pinned = {0, count - 1} | ({max(0, count - 2)} if more else set())
+        forced = pinned | (set(range(count)) - set(scores))
+        trusted = [b for b, score in scores.items() if score != SUSPECT]
+        unit = _spread([scores[b] for b in trusted]) * F(self.staleness)
+        for block in trusted:
+            scores[block] = scores[block] + np.sqrt(F(state.age.get(block, 50))) * unit
+        return forced, scores
+
+    @staticmethod
+    def _of_row(state: Row, count: int) -> dict[int, np.float32]:
         scores = {}
         for block, v in state.vertical.items():
             if block < count:
                 d = state.distance.get(count - 1 - block)
                 lone = d is None or SUSPECT in (v, d)
                 scores[block] = v if lone else (v + d) * F(0.5)
-        forced = {0, count - 1} | (set(range(count)) - set(scores))
-        trusted = [b for b, score in scores.items() if score != SUSPECT]
-        unit = _spread([scores[b] for b in trusted]) * F(self.staleness)
-        for block in trusted:
-            scores[block] = scores[block] + np.sqrt(F(state.age.get(block, 50))) * unit
-        return forced, scores
+        return scores
 
     @staticmethod
     def _choose(forced: set[int], scores: dict[int, np.float32], budget: int) -> set[int]:

@@ -15,8 +15,10 @@ from sglang_spin.core.block import BLOCK
 from sglang_spin.core.step import Shape
 from sglang_spin.kernels.fold_select import fold_select
 from sglang_spin.kernels.observe import observe
+from tests.core import verify_life
 from tests.core.engine_double import EngineDouble
 from tests.core.test_against_oracle import random_scores
+from tests.core.verify_life import VerifyLife
 from tests.kernels.twins import Twins
 
 SHAPE = Shape(layers=3, rows=5, blocks=24, pages=120, index_topk=100)
@@ -111,3 +113,22 @@ def test_an_explicit_choice_never_falls_back() -> None:
     plan = fold_select(state, table, lengths, torch.tensor([1]), impl="reference")
     with pytest.raises(ValueError, match="impl must be 'triton', 'reference' or None"):
         observe(state, 0, torch.zeros(1, 640), plan, impl="numba")
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    policy=st.sampled_from(["spin", "prev-iter", "random", "dense"]),
+    staleness=st.sampled_from([0.0, 0.4]),
+    update=st.sampled_from(["accepted", "first"]),
+)
+def test_every_verify_step_is_the_same_bits(
+    seed: int, policy: str, staleness: float, update: str
+) -> None:
+    """The same over steps that alternate between decode and verify, with random acceptance."""
+    config = SpinConfig(
+        enabled=True, policy=policy, staleness=staleness, sparsity=0.5, verify_update=update
+    )
+    life = VerifyLife(seed, Twins(config, verify_life.SHAPE, impl="numba"))
+    for _ in range(30):
+        life.act()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,15 +40,18 @@ def _runtime(policy: str, sparsity: float) -> runtimes.Runtime:
     from sglang_spin.core.step import SpinState
 
     runtime = runtimes.Runtime(SpinConfig(enabled=True, policy=policy, sparsity=sparsity))
-    shape = Shape(LAYERS, len(LENGTHS) + 1, 33, PAGES, TOPK)
+    shape = Shape(LAYERS, len(LENGTHS) + 1, 33, PAGES, TOPK, verify_rows=3)
     runtime.state = SpinState(runtime.config, shape)
     runtime.state.open_rows(torch.tensor(ROWS))
     runtime.layer_slots = {5: 0, 9: 1}
     return runtime
 
 
-def _stock(table: torch.Tensor, lengths: torch.Tensor) -> Any:
-    """Metadata as DeepseekSparseAttnBackend makes it for a decode batch."""
+def _stock(table: torch.Tensor, lengths: torch.Tensor, verify_rows: int = 1) -> Any:
+    """Metadata as DeepseekSparseAttnBackend makes it for a decode batch, or to verify drafts.
+
+    table, lengths: of every row; rows of a request follow each other.
+    """
     from sglang.kernels.ops.attention.dsv4.topk import plan_topk_v2
     from sglang.srt.layers.attention.dsa.dsa_indexer_metadata import DSAIndexerMetadata
     from sglang.srt.layers.attention.dsa.dsa_topk_backend import (
@@ -59,7 +63,7 @@ def _stock(table: torch.Tensor, lengths: torch.Tensor) -> Any:
     rows = len(lengths)
     attn = DSAMetadata(
         page_size=BLOCK,
-        cache_seqlens_int32=lengths,
+        cache_seqlens_int32=lengths[verify_rows - 1 :: verify_rows],
         max_seq_len_q=1,
         max_seq_len_k=int(lengths.max()),
         cu_seqlens_q=torch.arange(rows + 1).int(),
@@ -69,7 +73,7 @@ def _stock(table: torch.Tensor, lengths: torch.Tensor) -> Any:
         dsa_cache_seqlens_int32=lengths.clamp(max=TOPK),
         dsa_cu_seqlens_q=torch.arange(rows + 1).int(),
         dsa_cu_seqlens_k=torch.arange(rows + 1).int(),
-        dsa_extend_seq_lens_list=[1] * rows,
+        dsa_extend_seq_lens_list=[verify_rows] * (rows // verify_rows),
         dsa_seqlens_expanded=lengths,
         topk_v2_plan=plan_topk_v2(lengths),
         paged_mqa_ctx_lens_2d=lengths.view(-1, 1),
@@ -154,3 +158,56 @@ def test_attention_reads_the_stock_metadata(table: torch.Tensor) -> None:
     assert torch.equal(compact.attn_metadata.dsa_cache_seqlens_int32, lengths.clamp(max=TOPK))
     assert compact.get_dsa_extend_len_cpu() == [1] * len(LENGTHS)
     assert torch.equal(compact.paged_mqa_ctx_lens_2d[:, 0], compact.get_seqlens_int32())
+
+
+def _verify_batch(table: torch.Tensor, step: int, n: int) -> tuple[torch.Tensor, ...]:
+    first = torch.tensor(LENGTHS, dtype=torch.int32).clamp(max=2048 - 16) + 2 * step
+    return table.repeat_interleave(n, 0), (first[:, None] + torch.arange(n)).flatten().int()
+
+
+def test_verifying_with_every_page_kept_selects_the_same_slots(table: torch.Tensor) -> None:
+    """Top-k of every row of a verify step equals stock's, slot for slot."""
+    from sglang_spin.engine.dsa import compact_metadata
+
+    runtime, n = _runtime("dense", 0.4), 3
+    batch = SimpleNamespace(req_pool_indices=torch.tensor(ROWS))
+    generator = torch.Generator().manual_seed(4)
+    for step in range(3):
+        pages, lengths = _verify_batch(table, step, n)
+        stock = _stock(pages, lengths, n)
+        for layer in runtime.layer_slots:
+            truth = torch.randn(len(lengths), pages.shape[1] * BLOCK, generator=generator).relu()
+            compact = compact_metadata(stock, runtime, layer, batch, n)
+            assert torch.equal(compact.get_seqlens_expanded(), lengths)
+            assert torch.equal(compact.get_seqlens_int32(), lengths[n - 1 :: n])
+            ours = compact.topk_transform(truth.clone(), TOPK)
+            assert torch.equal(ours, stock.topk_transform(truth, TOPK))
+
+
+@pytest.mark.parametrize("per_request", [False, True], ids=["row by row", "request by request"])
+def test_verify_rows_share_pages_and_keep_their_lengths(
+    table: torch.Tensor, per_request: bool
+) -> None:
+    """Rows of a request get the same pages, each its own end; the scorer gets them in its shape."""
+    from sglang_spin.engine.dsa import compact_metadata
+
+    runtime, n = _runtime("spin", 0.5), 3
+    batch = SimpleNamespace(req_pool_indices=torch.tensor(ROWS))
+    generator = torch.Generator().manual_seed(5)
+    for step in range(3):
+        pages, lengths = _verify_batch(table, step, n)
+        stock = _stock(pages, lengths, n)
+        if per_request:
+            newest = lengths[n - 1 :: n].view(-1, 1).expand(-1, n).contiguous()
+            stock = dataclasses.replace(stock, paged_mqa_ctx_lens_2d=newest)
+        for layer in runtime.layer_slots:
+            compact = compact_metadata(stock, runtime, layer, batch, n)
+            truth = torch.randn(len(lengths), pages.shape[1] * BLOCK, generator=generator)
+            compact.topk_transform(truth, TOPK)
+    rows = compact.get_page_table_64().view(len(ROWS), n, -1)
+    assert torch.equal(rows, rows[:, :1].expand_as(rows))
+    own = compact.get_seqlens_expanded().view(-1, n)
+    assert torch.equal(own[:, 1:] - own[:, :-1], torch.ones(len(ROWS), n - 1, dtype=torch.int32))
+    assert int(own[-1, -1]) < int(lengths[-1])
+    scored = compact.paged_mqa_ctx_lens_2d
+    assert torch.equal(scored, own[:, -1:].expand(-1, n) if per_request else own.reshape(-1, 1))

@@ -29,10 +29,6 @@ ASKED: dict[str, Case] = {
         ["--prefill-attention-backend=triton"],
         {},
     ),
-    "--speculative-algorithm": (
-        ["--speculative-algorithm=NGRAM", "--speculative-ngram-max-bfs-breadth=1"],
-        {},
-    ),
     "--spin-scorer fused with --dsa-paged-mqa-logits-backend": (
         ["--dsa-paged-mqa-logits-backend=cutedsl"],
         {"SPIN_SCORER": "fused"},
@@ -91,7 +87,22 @@ DERIVED: dict[str, dict[str, object]] = {
         "attention_backend": "dsv4",
         "enable_return_indexer_topk": True,
     },
-    "--spin-scorer fused with --speculative-algorithm": {"speculative_algorithm": "EAGLE"},
+    "--speculative-algorithm other than EAGLE, NEXTN or NGRAM": {"speculative_algorithm": "EAGLE3"},
+    "--speculative-algorithm with dsv4": {
+        "attention_backend": "dsv4",
+        "speculative_algorithm": "EAGLE",
+    },
+    "a --speculative-eagle-topk or --speculative-ngram-max-bfs-breadth above 1": {
+        "speculative_algorithm": "EAGLE",
+        "speculative_eagle_topk": 2,
+    },
+    "--speculative-adaptive or --enable-multi-layer-eagle": {
+        "speculative_adaptive": False,
+        "enable_multi_layer_eagle": True,
+    },
+    "--spin-scorer fused or --spin-policy spin-paper with --speculative-algorithm": {
+        "speculative_algorithm": "EAGLE"
+    },
     "--spin-scorer fused with an --attention-backend other than dsa": {"attention_backend": "dsv4"},
     "a --device other than cuda or cpu": {"device": "xpu"},
 }
@@ -101,8 +112,9 @@ DERIVED: dict[str, dict[str, object]] = {
 def answers() -> dict[str, str]:
     """What SGLang's own option resolution, SPIN's plugin loaded, says to each of ASKED."""
     model = ensure_model("tiny-dsa", default_cache_dir())
-    found = outcomes(model, [([], {}), *ASKED.values()])
-    return dict(zip(["", *ASKED], found, strict=True))
+    chain: Case = (["--speculative-algorithm=NGRAM", "--speculative-ngram-max-bfs-breadth=1"], {})
+    found = outcomes(model, [([], {}), chain, *ASKED.values()])
+    return dict(zip(["", "chain", *ASKED], found, strict=True))
 
 
 def _refusal(option: str) -> Refusal:
@@ -112,6 +124,11 @@ def _refusal(option: str) -> Refusal:
 def test_plain_serving_is_not_refused(answers: dict[str, str]) -> None:
     """The options of an ordinary DSA server pass."""
     assert answers[""] == ""
+
+
+def test_chains_of_drafts_are_served(answers: dict[str, str]) -> None:
+    """Speculation with one draft per position passes SGLang's resolution and ours."""
+    assert answers["chain"] == ""
 
 
 @pytest.mark.parametrize("option", ASKED)

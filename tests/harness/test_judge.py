@@ -193,8 +193,19 @@ def test_margin_below_twice_the_noise_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         check_margins(make_spec(pairs=3, gate=gate_spec))
     (line,) = caught.value.problems
-    assert line.startswith("gate.margins.output_tok_s: 0.04 is below twice the noise floor's")
+    assert line.startswith("gate.margins.output_tok_s: 0.04 is below 0.0497, the least that")
     check_margins(make_spec(pairs=3, gate=gate_spec | {"max_pairs": 6}))
+
+
+def test_identical_servers_that_differ_bound_the_margin(tmp_path: Path) -> None:
+    """What two starts of one server differ by is no regression, however well it repeats."""
+    _, path = calibration(tmp_path, [0.1, 0.1, 0.1001])
+    itl_alone = {"output_tok_s": None, "itl_p50": 0.10}
+    gate_spec = {"noise_floor": str(path), "margins": itl_alone}
+    with pytest.raises(ConfigError, match=r"0\.1 is below 0\.1052"):
+        check_margins(make_spec(pairs=3, gate=gate_spec))
+    wider = gate_spec | {"margins": itl_alone | {"itl_p50": 0.11}}
+    check_margins(make_spec(pairs=3, gate=wider))
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,8 @@ def test_page_shows_verdict_interval_and_checks() -> None:
     assert '<p class="badge PASS">PASS</p>' in page
     assert "at least 0.980 of the baseline" in page
     assert page.count(">ok</span>") == 16
+    # the helper's runs have no telemetry
+    assert page.count(">not checked</span>") == 1
     assert "ITL p50 ms, request means" in page
 
 

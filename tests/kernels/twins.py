@@ -39,14 +39,16 @@ class Twins:
     def open_rows(self, rows: Tensor) -> None:
         self.each(lambda state: state.open_rows(rows))
 
-    def close_rows(self, row: Tensor, pages: Tensor) -> None:
-        self.each(lambda state: state.close_rows(row, pages))
+    def close_rows(self, row: Tensor, pages: Tensor, length: int | None = None) -> None:
+        self.each(lambda state: state.close_rows(row, pages, length))
         self.compare()
 
     def drop_pages(self, pages: Tensor) -> None:
         self.each(lambda state: state.drop_pages(pages))
 
-    def begin(self, page_table: Tensor, lengths: Tensor, rows: Tensor) -> Plan:
+    def begin(
+        self, page_table: Tensor, lengths: Tensor, rows: Tensor, verify_rows: int = 1
+    ) -> Plan:
         """The reference's plan; the kernel's outputs start as garbage."""
         n, width = page_table.shape
         audits = self.kernel.audit is not None
@@ -55,9 +57,10 @@ class Twins:
             tensor.fill_(-77)
         if workspace.flags is not None:
             workspace.flags.fill_(77)
-        expected = fold_select(self.reference, page_table, lengths, rows, impl="reference")
+        batch = (page_table, lengths, rows)
+        expected = fold_select(self.reference, *batch, verify_rows=verify_rows, impl="reference")
         plan = fold_select(
-            self.kernel, page_table, lengths, rows, workspace=workspace, impl=self.impl
+            self.kernel, *batch, verify_rows=verify_rows, workspace=workspace, impl=self.impl
         )
         for name in ("pages", "lengths", "blocks", "request_rows"):
             assert torch.equal(getattr(plan, name), getattr(expected, name)), name
@@ -76,12 +79,14 @@ class Twins:
     def compare(self) -> None:
         """All state of real rows is the same bits; row 0 is nobody's."""
         pair = (self.reference, self.kernel)
-        for name in ("fresh", "generation", "step", "stashed"):
+        for name in ("fresh", "generation", "step", "stashed", "verified"):
             a, b = (getattr(state, name)[1:] for state in pair)
             assert torch.equal(a, b), name
         for name in ("vertical", "distance", "recent"):
             a, b = (_line(state, name) for state in pair)
             assert torch.equal(a, b), name
+        a, b = (block_history(state).stash[1:, :, 1:] for state in pair)
+        assert torch.equal(a, b), "stash"
         a, b = (state.prior.view(torch.int32) for state in pair)
         assert torch.equal(a, b), "prior"
         assert self.reference.counters.read() == self.kernel.counters.read()

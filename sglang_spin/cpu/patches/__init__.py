@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sglang_spin.cpu.patches import attention, index_cache, indexer, platform, rope, topk, v4
+from sglang_spin.cpu.patches import (
+    attention,
+    index_cache,
+    indexer,
+    platform,
+    rope,
+    speculative,
+    topk,
+    v4,
+)
 
 if TYPE_CHECKING:
     from sglang_spin.engine.ledger import Target
 
-_KERNEL_PATCHES = (indexer, index_cache, topk, attention, rope, *v4.MODULES)
+_KERNEL_PATCHES = (indexer, index_cache, topk, attention, speculative, rope, *v4.MODULES)
 
 PATCHES: tuple[Target, ...] = (
     *platform.TARGETS,

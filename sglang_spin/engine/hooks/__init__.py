@@ -19,6 +19,8 @@ ALL: tuple[Hook, ...] = (
     *v4.HOOKS,
     *requests.HOOKS,
     *allocator.HOOKS,
+    allocator.PLAIN_DECODE,
+    allocator.SPECULATIVE_DECODE,
     *runner.HOOKS,
     *metrics.HOOKS,
     *scorer.HOOKS,
@@ -33,9 +35,12 @@ RELIED_ON: tuple[Target, ...] = (
 )
 
 
-def active(config: SpinConfig, attention_backend: str = "dsa") -> tuple[Hook, ...]:
+def active(
+    config: SpinConfig, attention_backend: str = "dsa", *, speculative: bool = False
+) -> tuple[Hook, ...]:
     """The hooks that a server with these options installs."""
     unused: tuple[Hook, ...] = v4.HOOKS if attention_backend == "dsa" else backend.HOOKS
+    unused += (allocator.PLAIN_DECODE if speculative else allocator.SPECULATIVE_DECODE,)
     if config.scorer != "fused":
         unused += scorer.HOOKS
     return tuple(hook for hook in ALL if hook not in unused)

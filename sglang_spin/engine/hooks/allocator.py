@@ -45,6 +45,11 @@ def _after_clear(_result: None, allocator: Any) -> None:
         runtime.events.put(CacheFlushed())
 
 
+def _after_alloc_spec(_result: None, *_args: Any, **_kw: Any) -> None:
+    # its pages come from alloc_extend; this only counts decode steps
+    runtimes.current().decode_allocated()
+
+
 HOOKS = (
     Hook(
         Target(name=f"{_CLASS}.alloc", expect="c2497822b1b16e0a", why=_WHY, drop_when=_DROP),
@@ -59,15 +64,28 @@ HOOKS = (
         Proof.DECODE,
     ),
     Hook(
-        Target(name=f"{_CLASS}.alloc_decode", expect="1db9fa2701979abf", why=_WHY, drop_when=_DROP),
-        How.AFTER,
-        _after_alloc_decode,
-        Proof.DECODE,
-    ),
-    Hook(
         Target(name=f"{_CLASS}.clear", expect="2903ff12aeb967b0", why=_WHY, drop_when=_DROP),
         How.AFTER,
         _after_clear,
         Proof.START,
     ),
+)
+
+# a decode step takes its pages from one of these; the other is never called
+PLAIN_DECODE = Hook(
+    Target(name=f"{_CLASS}.alloc_decode", expect="1db9fa2701979abf", why=_WHY, drop_when=_DROP),
+    How.AFTER,
+    _after_alloc_decode,
+    Proof.DECODE,
+)
+SPECULATIVE_DECODE = Hook(
+    Target(
+        name="sglang.srt.mem_cache.allocation:alloc_for_spec_decode",
+        expect="5a79c37971ec89a0",
+        why="a witness of verify steps besides the forward hook, which cannot report its absence",
+        drop_when="SGLang offers a per-forward callback outside the recorded region",
+    ),
+    How.AFTER,
+    _after_alloc_spec,
+    Proof.DECODE,
 )

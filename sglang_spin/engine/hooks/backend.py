@@ -1,4 +1,4 @@
-"""DeepseekSparseAttnBackend: allocate the state, and give the decode indexer compact metadata."""
+"""DeepseekSparseAttnBackend: allocate the state, and give the indexer compact metadata."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def _after_init(_result: None, backend: Any, model_runner: Any, *_args: Any, **_
     runtime = runtimes.current()
     if runtime.state is None:
         allocator = model_runner.token_to_kv_pool_allocator
-        runtime.attach(model_runner, allocator, _indexer_layers(model_runner.model))
+        layers = _indexer_layers(model_runner.model)
+        verify_rows = backend.speculative_num_draft_tokens or 1
+        runtime.attach(model_runner, allocator, layers, verify_rows=verify_rows)
     backend.spin_runtime = runtime
 
 
@@ -40,11 +42,13 @@ def _indexer_layers(model: Any) -> list[int]:
 
 def _after_metadata(result: Any, backend: Any, layer_id: int, forward_batch: Any) -> Any:
     runtime = backend.spin_runtime
-    if runtime is None or not forward_batch.forward_mode.is_decode():
+    mode = forward_batch.forward_mode
+    if runtime is None or not (mode.is_decode() or mode.is_target_verify()):
         return None
     from sglang_spin.engine.dsa import compact_metadata
 
-    return compact_metadata(result, runtime, layer_id, forward_batch)
+    verify_rows = backend.speculative_num_draft_tokens if mode.is_target_verify() else 1
+    return compact_metadata(result, runtime, layer_id, forward_batch, verify_rows)
 
 
 HOOKS = (
@@ -96,6 +100,12 @@ RELIED_ON = (
         name="sglang.srt.layers.attention.dsa.dsa_topk_backend:_topk_transform_v2_paged",
         expect="d8d858bd7816c3e5",
         why="maps columns to slots through the page table it is given",
+        drop_when=_CALLBACK,
+    ),
+    Target(
+        name=f"{_CLASS}._build_paged_mqa_schedule_2d_ctx_lens",
+        expect="de088abf82f6ddc6",
+        why="decides whether a verify step is scored per row or per request",
         drop_when=_CALLBACK,
     ),
     Target(

@@ -15,7 +15,9 @@ def _around_forward(original: Any, runner: Any, forward_batch: Any, *args: Any, 
         return original(runner, forward_batch, *args, **kw)
     runtime.events.drain(runtime.state)
     result = original(runner, forward_batch, *args, **kw)
-    if forward_batch.forward_mode.is_decode() and not _ran_as_prefill(forward_batch):
+    mode = forward_batch.forward_mode
+    decoded = mode.is_decode() or mode.is_target_verify()
+    if decoded and not _ran_as_prefill(forward_batch):
         runtime.prove_decode()
         runtime.after_decode()
     return result

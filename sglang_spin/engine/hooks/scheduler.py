@@ -24,7 +24,9 @@ def _around_init(original: Any, scheduler: Any, *args: Any, **kw: Any) -> None:
     if refusal := first_refusal(options):
         die(refusal)
     config = from_env()
-    runtime = runtimes.start(config, active(config, options.attention_backend))
+    speculative = options.speculative_algorithm is not None
+    hooks = active(config, options.attention_backend, speculative=speculative)
+    runtime = runtimes.start(config, hooks)
     apply(runtime.hooks, runtime.evidence)
     original(scheduler, *args, **kw)
     if runtime.state is None:

@@ -20,9 +20,10 @@ def audit(
 ) -> None:
     """Count the misses of one indexer layer (0-based) in the audited rows of a step.
 
-    logits: fp32 [n, >= width * 64], compact columns of `plan`, contiguous in a row, any row stride;
-    entries at or past a row's compact length are never read. Nothing happens in a state without
-    audits. SpinState.add_audits defines every result bit.
+    logits: fp32 [n * plan.verify_rows, >= width * 64], compact columns of `plan`, contiguous in a
+    row, any row stride; entries at or past a row's compact length are never read, nor any row of a
+    request beyond its first. Nothing happens in a state without audits. SpinState.add_audits
+    defines every result bit.
 
     impl "triton" is one launch of a program per row, which ends at once where the row is not
     audited; "numba" is one compiled call on a CPU.
@@ -31,6 +32,9 @@ def audit(
     """
     if state.audit is None or plan.flags is None:
         return
+    rows = plan.verify_rows
+    if rows > 1:
+        logits, plan = logits[::rows], plan._replace(lengths=plan.lengths[::rows])
     layers, n, width = plan.pages.shape
     if not 0 <= layer < layers:
         raise ValueError(f"layer must be 0 to {layers - 1}, got {layer}")

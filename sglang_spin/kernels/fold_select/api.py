@@ -17,6 +17,7 @@ def fold_select(
     lengths: Tensor,
     request_rows: Tensor,
     *,
+    verify_rows: int = 1,
     workspace: Workspace | None = None,
     fill_tail: bool = True,
     impl: Impl | None = None,
@@ -25,7 +26,8 @@ def fold_select(
 
     page_table: int32 [n, width], last dimension contiguous, columns past a row's blocks are never
     read (but column 0 always is). lengths: int32 [n], in tokens, any stride. request_rows: int [n],
-    0 for padding; real rows are distinct. int64 rows cost no extra launch.
+    0 for padding; real rows are distinct. int64 rows cost no extra launch. verify_rows: tokens of
+    each request in this step, of which `lengths` counts the first; the plan has lengths for all.
 
     workspace: outputs with room for n rows and width columns; without it they are allocated, which
     a CUDA graph must not record. fill_tail=False leaves columns past a row's kept blocks as they
@@ -39,6 +41,8 @@ def fold_select(
     Raises ValueError naming the argument, what was expected and what came.
     """
     _check(state, page_table, lengths, request_rows)
+    if not 1 <= verify_rows <= state.shape.verify_rows:
+        raise ValueError(f"verify_rows must be 1 to {state.shape.verify_rows}, got {verify_rows}")
     supported = isinstance(state.history, BlockHistory)
     chosen = resolve(impl, page_table.device, supported=supported, numba=True)
     n, width = page_table.shape
@@ -52,7 +56,7 @@ def fold_select(
         raise ValueError("workspace must have flags for audits, got none: allocate(audits=True)")
     plan = Plan(
         pages=workspace.pages[:, :n, :width],
-        lengths=workspace.lengths[:n],
+        lengths=workspace.lengths[: n * verify_rows],
         blocks=workspace.blocks[:, :n, :width],
         request_rows=request_rows.long(),
         flags=workspace.flags_of(n, width) if state.audit is not None else None,

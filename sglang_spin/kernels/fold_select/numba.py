@@ -15,6 +15,7 @@ from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory
 from sglang_spin.core.step import Plan, SpinState
 from sglang_spin.kernels.fold_select import numba_passes as row_pass
+from sglang_spin.kernels.fold_select import numba_rows as request
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,59 +23,56 @@ if TYPE_CHECKING:
 _F32, _I32, _I64, _FLAG = types.float32, types.int32, types.int64, types.boolean
 # declared, so that importing compiles (once a machine) and no decode step has to
 _SIGNATURE = types.void(
-    types.Tuple((_F32[:, :, ::1], _F32[:, :, ::1], _I32[:, :, ::1])),
+    types.Tuple((_F32[:, :, ::1], _F32[:, :, ::1], _I32[:, :, :, ::1])),
     _F32[:, ::1],
     _I32[::1],
-    types.Tuple((_FLAG[::1], _I32[::1], _I32[::1], _I32[::1])),
+    types.Tuple((_FLAG[::1], _I32[::1], _I32[::1], _I32[::1], _I32[::1])),
     types.UniTuple(_I64[::1], 3),
     types.Tuple((_I32[:, :], _I32[:], _I64[:])),
     types.Tuple((_I32[:, :, :], _I32[:, :, :], _I32[:])),
     types.Tuple((_FLAG[:], types.uint8[:, :, :], _I64, _I64)),
     types.UniTuple(_F32, 3),
-    types.Tuple((_FLAG, _FLAG, _FLAG, _I64, _I64)),
+    types.Tuple((_FLAG, _FLAG, _FLAG, _I64, _I64, _I64)),
 )
 
 
 @njit(_SIGNATURE, cache=True)
 def _step(history, prior, budgets, rows_state, totals, batch, out, audits, weights, flags):
-    vertical, distance, recent = history
-    fresh, generation, step, stashed = rows_state
+    vertical, distance, stash = history
+    fresh, generation, step, stashed, verified = rows_state
     kept_total, seen_total, scalars = totals
     table, lengths, owners = batch
     pages, blocks, compact_lengths = out
     audited, marks, every, stride = audits
-    keep, gain, staleness = weights
-    diagonal, random, fill, seed, ratio = flags
+    diagonal, random, fill, seed, ratio, more = flags
     scores = np.empty(table.shape[1], np.float32)
     for i in range(owners.shape[0]):
         row, length = owners[i], lengths[i]
-        count = min((length // ratio + BLOCK - 1) // BLOCK, len(scores))
-        live = row != 0
-        folded = row_pass.blocks_to_fold(stashed[row], length, ratio) if live else 0
+        extent = request.extent(length, more, ratio, len(scores))
+        count, live = extent[1], row != 0
+        seen = request.seen(live, length, stashed[row], verified[row], ratio)
         started, seeded, budget, cold = live and fresh[row], 0, 0, 0
         due = live and row_pass.due(row, generation[row], step[row], every, stride)
         for layer in range(vertical.shape[0]):
-            v, d, r = vertical[layer, row], distance[layer, row], recent[layer, row]
-            row_pass.fold(v, d, r, folded, keep, gain, diagonal)
+            v, d, r = vertical[layer, row], distance[layer, row], stash[0, layer, row]
+            row_pass.fold(v, d, scores, (stash, layer, row), seen, weights, diagonal)
             if started:
                 seeded = row_pass.seed(v, r, prior[layer], table[i], count)
-            row_pass.predict(scores, v, d, r, count, staleness, diagonal)
+            row_pass.predict(scores, v, d, r, extent, weights[2], diagonal)
             if random:
                 row_pass.draw(scores, count, seed, generation[row], step[row], layer)
-            line = (pages[layer, i], blocks[layer, i], marks[layer, i])
-            budget, cold, full = row_pass.select(
-                scores, r, table[i], count, budgets[count], live, due, line
-            )
+            line, least = (pages[layer, i], blocks[layer, i], marks[layer, i]), budgets[count]
+            kept = row_pass.select(scores, r, table[i], extent, least, live, due, line)
+            budget, cold, full = kept
             if fill:
                 pages[layer, i, budget:], blocks[layer, i, budget:] = table[i, 0], 0
-            if live:
-                kept_total[layer] += budget
-                seen_total[layer] += count
-        compact_lengths[i] = length // ratio - BLOCK * (count - budget)
+            kept_total[layer] += budget * live
+            seen_total[layer] += count * live
+        request.write_lengths(compact_lengths, i, length, BLOCK * (count - budget), more, ratio)
         audited[i] = full
         row_pass.count_start(scalars, started, count, seeded)
         if live:
-            stashed[row], fresh[row], step[row] = length, False, step[row] + 1
+            request.finish(rows_state, row, length, min(more + 1, stash.shape[0]))
             scalars[5] += cold
     scalars[0] += np.any(owners != 0)
 
@@ -85,16 +83,17 @@ def begin(
     """Run the step. out.request_rows is an input, the rest of out is written."""
     history, config = state.history, state.config
     assert isinstance(history, BlockHistory)
-    alpha = history.alpha
+    alpha, rows = history.alpha, (state.shape.ratio, out.verify_rows - 1)
     _step(
-        (history.vertical.numpy(), history.distance.numpy(), history.recent.numpy()),
+        (history.vertical.numpy(), history.distance.numpy(), history.stash.numpy()),
         state.prior.numpy(),
-        state.budgets.numpy(),
+        (state.budgets if out.verify_rows == 1 else state.verify_budgets).numpy(),
         (
             state.fresh.numpy(),
             state.generation.numpy(),
             state.step.numpy(),
             state.stashed.numpy(),
+            state.verified.numpy(),
         ),
         (
             state.counters.kept.numpy(),
@@ -105,7 +104,7 @@ def begin(
         (out.pages.numpy(), out.blocks.numpy(), out.lengths.numpy()),
         _audits(state, out),
         (np.float32(1 - alpha), np.float32(alpha), np.float32(history.staleness)),
-        (history.diagonal, config.policy == "random", fill_tail, config.seed, state.shape.ratio),
+        (history.diagonal, config.policy == "random", fill_tail, config.seed, *rows),
     )
 
 

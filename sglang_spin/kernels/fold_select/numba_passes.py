@@ -10,8 +10,8 @@ from numba import njit
 
 from sglang_spin.core import block_history as core
 from sglang_spin.core.audit import KEPT, RETURNED
-from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import AGE_BITS, AGE_CAP
+from sglang_spin.kernels.fold_select.numba_rows import row_scores
 
 NONE = np.int32(core.NONE)
 SUSPECT, LEAST_EXTENT = np.float32(core.SUSPECT), np.float32(core.LEAST_EXTENT)
@@ -35,22 +35,22 @@ def _mix(value):
     return value ^ (value >> 16)
 
 
-@njit(inline="always")
-def blocks_to_fold(last, length, ratio):
-    """Blocks that the last step scored, if its row was accepted."""
-    return (last // ratio + BLOCK - 1) // BLOCK if last > 0 and length > last else 0
-
-
 @njit(cache=True)
-def fold(vertical, distance, recent, folded, keep, gain, diagonal):
-    seen = recent.view(np.float32)
-    for b in range(folded):
-        score = seen[b]
-        if not np.isnan(score):
-            vertical[b] = _average(vertical[b], score, keep, gain)
-            if diagonal:
-                d = folded - 1 - b
-                distance[d] = _average(distance[d], score, keep, gain)
+def fold(vertical, distance, scores, line, seen, weights, diagonal):
+    """Take in the accepted rows of the last step, in their order.
+
+    scores: scratch. line: the stash, and the layer and request row in it. seen: tokens of the first
+    row of that step, accepted rows, tokens of an entry.
+    """
+    (stash, layer, row), (last, accepted, ratio), (keep, gain, _) = line, seen, weights
+    for j in range(accepted):
+        count = row_scores(scores, stash[0, layer, row], stash[j, layer, row], last, j, ratio)
+        for b in range(count):
+            if not np.isnan(scores[b]):
+                vertical[b] = _average(vertical[b], scores[b], keep, gain)
+                if diagonal:
+                    d = count - 1 - b
+                    distance[d] = _average(distance[d], scores[b], keep, gain)
 
 
 @njit(cache=True)
@@ -85,15 +85,21 @@ def _spread(scores, count):
     return deviation * (extent / LEVELS)
 
 
+@njit(inline="always")
+def _with_distance(average, distance):
+    return (average + distance) * HALF if distance < SUSPECT else average
+
+
 @njit(cache=True)
-def predict(scores, vertical, distance, recent, count, staleness, diagonal):
-    """scores[:count], NaN where cold."""
+def predict(scores, vertical, distance, recent, extent, staleness, diagonal):
+    """Scores of all blocks, NaN where cold: the best in any of the request's rows that has it."""
+    first, count, _ = extent
     for b in range(count):
         score = vertical[b]
         if diagonal and score < SUSPECT:
-            d = distance[count - 1 - b]
-            if d < SUSPECT:
-                score = (score + d) * HALF
+            score = _with_distance(vertical[b], distance[count - 1 - b])
+            if first < count and b < first:
+                score = max(score, _with_distance(vertical[b], distance[first - 1 - b]))
         scores[b] = score
     if staleness > ZERO:
         unit = _spread(scores, count) * staleness
@@ -115,12 +121,13 @@ def draw(scores, count, seed, generation, step, layer):
 
 
 @njit(cache=True)
-def force(scores, count, live):
+def force(scores, extent, live):
     """Give forced blocks the score infinity; returns their number, and that of cold blocks."""
+    _, count, newest = extent
     forced, cold = 0, 0
     for b in range(count):
         cold += np.isnan(scores[b])
-        if not live or b == 0 or b == count - 1 or np.isnan(scores[b]):
+        if not live or b == 0 or b >= newest or np.isnan(scores[b]):
             scores[b] = np.float32(np.inf)
             forced += 1
     return forced, cold
@@ -163,12 +170,13 @@ def keep(scores, recent, table, count, budget, live, audited, line):
 
 
 @njit(cache=True)
-def select(scores, recent, table, count, least, live, due, line):
+def select(scores, recent, table, extent, least, live, due, line):
     """Force and keep; returns blocks kept, cold blocks, and whether the row is audited.
 
     line: pages, blocks and flags, the outputs. least: the budget unless more are forced.
     """
-    forced, cold = force(scores, count, live)
+    count = extent[1]
+    forced, cold = force(scores, extent, live)
     budget = max(least, forced)
     full = due and budget < count
     keep(scores, recent, table, count, budget, live, full, line)

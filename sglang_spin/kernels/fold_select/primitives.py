@@ -28,14 +28,8 @@ _BLOCK = tl.constexpr(BLOCK)
 
 
 @triton.jit
-def blocks_to_fold(last, length, live, RATIO: tl.constexpr):
-    """Blocks that a row's last step scored, 0 if its token was not accepted; lengths in tokens."""
-    accepted = live & (last > 0) & (length > last)
-    return tl.where(accepted, (last // RATIO + _BLOCK - 1) // _BLOCK, 0)
-
-
-@triton.jit
-def _average(old, new, keep, gain):
+def average(old, new, keep, gain):
+    """BlockHistory's moving average."""
     mean = old * keep + new * gain
     trusted = old < _SUSPECT
     return tl.where(trusted & (new < _SUSPECT), mean, tl.where(trusted, old, new))
@@ -73,6 +67,33 @@ def audit_due(row, generation, step, every, stride):
 
 
 @triton.jit
+def blocks_to_fold(stashed, length, live, RATIO: tl.constexpr, VERIFY: tl.constexpr):
+    """Blocks that a row's last step scored, 0 if its token was not accepted; lengths in tokens."""
+    if VERIFY:
+        folded = 0  # by a launch of its own
+    else:
+        last = tl.load(stashed)
+        accepted = live & (last > 0) & (length > last)
+        folded = tl.where(accepted, (last // RATIO + _BLOCK - 1) // _BLOCK, 0)
+    return folded
+
+
+@triton.jit
+def extent_of(length, more, width, RATIO: tl.constexpr, VERIFY: tl.constexpr):
+    """-> blocks of a request's first and of its last row, and the first block kept as newest.
+
+    A length past the table must not write past the row.
+    """
+    first = tl.minimum((length // RATIO + _BLOCK - 1) // _BLOCK, width)
+    count = first
+    newest = count - 1
+    if VERIFY:
+        count = tl.minimum(((length + more) // RATIO + _BLOCK - 1) // _BLOCK, width)
+        newest = count - 1 - tl.minimum(more, 1)
+    return first, count, newest
+
+
+@triton.jit
 def fold_and_predict(
     vertical,  # fp32, this program's line, as all pointers here
     distance,  # fp32
@@ -80,13 +101,16 @@ def fold_and_predict(
     prior,  # fp32, this layer's [pages]
     table,  # i32, this row's page table
     scores,  # i32 scratch, receives fp32 bits
-    count,  # blocks now
+    first,  # blocks now, of the first row where there are several
+    count,  # blocks now, of the last row
+    newest,  # the first block that is kept for being new
     folded,  # blocks of the step whose scores are folded, 0 for none
     live,
     started,  # seed from prior
     keep,
     gain,
     DIAGONAL: tl.constexpr,
+    VERIFY: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
     """-> lowest and highest trusted score, blocks forced, blocks seeded, blocks cold."""
@@ -102,7 +126,7 @@ def fold_and_predict(
         v = tl.load(vertical + o_block, mask=m_read, other=float("nan"))
         seen = tl.load(recent + o_block, mask=m_read, other=_UNSCORED).to(tl.float32, bitcast=True)
         m_scored = (o_block < folded) & (seen == seen)
-        v = tl.where(m_scored, _average(v, seen, keep, gain), v)
+        v = tl.where(m_scored, average(v, seen, keep, gain), v)
         tl.store(vertical + o_block, v, mask=m_scored)
         if started:
             page = tl.load(table + o_block, mask=m_valid, other=0).to(tl.int64)
@@ -124,13 +148,19 @@ def fold_and_predict(
             then = tl.load(recent + o_then, mask=m_then, other=_UNSCORED)
             then = then.to(tl.float32, bitcast=True)
             m_then = m_then & (then == then)
-            d = tl.where(m_then, _average(d, then, keep, gain), d)
+            d = tl.where(m_then, average(d, then, keep, gain), d)
             tl.store(distance + o_distance, d, mask=m_then)
             score = tl.where(m_trusted & (d < _SUSPECT), (v + d) * 0.5, v)
+            if VERIFY:
+                # what the first row predicts, where it has a block less
+                m_first = m_read & (o_block < first) & (first < count)
+                d = tl.load(distance + first - 1 - o_block, mask=m_first, other=float("nan"))
+                earlier = tl.where(m_trusted & (d < _SUSPECT), (v + d) * 0.5, v)
+                score = tl.where(m_first, tl.maximum(earlier, score), score)
         tl.store(scores + o_block, score.to(tl.int32, bitcast=True), mask=m_valid)
         low = tl.minimum(low, tl.where(m_trusted, score, float("inf")))
         high = tl.maximum(high, tl.where(m_trusted, score, -float("inf")))
-        m_forced = (v != v) | (o_block == 0) | (o_block == count - 1) | (live == 0)
+        m_forced = (v != v) | (o_block == 0) | (o_block >= newest) | (live == 0)
         # both counts stay below 2**15, so one sum carries them
         forced += (m_forced & m_valid).to(tl.int32) + (((v != v) & m_valid).to(tl.int32) << 16)
     both = tl.sum(forced, 0)

@@ -11,7 +11,7 @@ def begin(
     state: SpinState, page_table: Tensor, lengths: Tensor, request_rows: Tensor, out: Plan
 ) -> None:
     """SpinState.begin with the results in `out`."""
-    plan = state.begin(page_table, lengths, request_rows)
+    plan = state.begin(page_table, lengths, request_rows, out.verify_rows)
     out.pages.copy_(plan.pages)
     out.lengths.copy_(plan.lengths)
     out.blocks.copy_(plan.blocks)

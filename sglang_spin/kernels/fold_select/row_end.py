@@ -53,3 +53,15 @@ def advance_row(arrivals, stashed, step, fresh, length):
         tl.store(stashed, length)
         tl.store(step, tl.load(step) + 1)
         tl.store(fresh, False)
+
+
+@triton.jit
+def write_lengths(
+    compact_lengths, i_row, length, skipped, more, RATIO: tl.constexpr, VERIFY: tl.constexpr
+):
+    """Compact lengths of the batch's request i_row, whose rows grow by one token each."""
+    if VERIFY:
+        for j in range(more + 1):
+            tl.store(compact_lengths + i_row * (more + 1) + j, (length + j) // RATIO - skipped)
+    else:
+        tl.store(compact_lengths + i_row, length // RATIO - skipped)

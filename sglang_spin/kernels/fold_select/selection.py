@@ -32,6 +32,7 @@ def write_keys(
     scores,  # i32, read as fp32 scores and overwritten with u32 keys
     recent,
     count,
+    newest,  # the first block that is kept for being new
     live,
     unit,  # staleness bonus of one step
     noise,
@@ -45,7 +46,7 @@ def write_keys(
         m_valid = o_block < count
         score = tl.load(scores + o_block, mask=m_valid, other=_UNSCORED)
         score = score.to(tl.float32, bitcast=True)
-        m_forced = (score != score) | (o_block == 0) | (o_block == count - 1) | (live == 0)
+        m_forced = (score != score) | (o_block == 0) | (o_block >= newest) | (live == 0)
         if STALENESS:
             age = age_of(tl.load(recent + o_block, mask=m_valid & live, other=_UNSCORED))
             bonus = tl.sqrt_rn(age.to(tl.float32)) * unit

@@ -15,10 +15,11 @@ import triton.language as tl
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory
 from sglang_spin.core.step import Plan, SpinState
-from sglang_spin.kernels.compile_case import CompileCase
+from sglang_spin.kernels.fold_select.cases import compile_cases
 from sglang_spin.kernels.fold_select.primitives import (
     audit_due,
     blocks_to_fold,
+    extent_of,
     fold_and_predict,
     noise_base,
     spread_of,
@@ -29,6 +30,7 @@ from sglang_spin.kernels.fold_select.row_end import (
     count_row,
     count_start,
     count_step,
+    write_lengths,
 )
 from sglang_spin.kernels.fold_select.selection import (
     compact_kept,
@@ -37,6 +39,8 @@ from sglang_spin.kernels.fold_select.selection import (
     threshold_of,
     write_keys,
 )
+from sglang_spin.kernels.fold_select.verify import COMPILE_CASES as FOLD_CASES
+from sglang_spin.kernels.fold_select.verify import fold as fold_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +54,7 @@ NUM_STAGES = 1  # passes write what the next one reads: nothing may be loaded ah
 _BLOCK = tl.constexpr(BLOCK)
 
 
-@triton.jit(do_not_specialize=["batch", "width", "seed", "audit_every"])
+@triton.jit(do_not_specialize=["batch", "width", "seed", "more", "audit_every"])
 def fold_select_kernel(
     vertical,  # fp32 [layers, rows, blocks]
     distance,  # fp32, the same shape
@@ -87,6 +91,7 @@ def fold_select_kernel(
     gain,  # weight of the new score
     staleness,
     seed,
+    more,  # rows of each request beyond its first
     audit_every,
     audit_stride,
     DIAGONAL: tl.constexpr,
@@ -95,6 +100,7 @@ def fold_select_kernel(
     FILL_TAIL: tl.constexpr,
     AUDIT: tl.constexpr,
     RATIO: tl.constexpr,  # tokens of an entry; lengths and stashed are tokens
+    VERIFY: tl.constexpr,  # several rows a request, and the last step is folded already
     CHUNK: tl.constexpr,
 ):
     i_row = tl.program_id(0).to(tl.int64)
@@ -103,9 +109,8 @@ def fold_select_kernel(
     live = row != 0
     length = tl.load(lengths + i_row * length_stride)
     # a length past the table must not write past the row
-    entries = length // RATIO
-    count = tl.minimum((entries + _BLOCK - 1) // _BLOCK, width)
-    folded = blocks_to_fold(tl.load(stashed + row), length, live, RATIO)
+    first, count, newest = extent_of(length, more, width, RATIO, VERIFY)
+    folded = blocks_to_fold(stashed + row, length, live, RATIO, VERIFY)
     started = tl.load(fresh + row) & live
     i_life = tl.load(generation + row)
     i_step = tl.load(step + row)
@@ -124,13 +129,16 @@ def fold_select_kernel(
         prior=prior + i_layer * prior_stride,
         table=table,
         scores=o_pages,
+        first=first,
         count=count,
+        newest=newest,
         folded=folded,
         live=live,
         started=started,
         keep=keep,
         gain=gain,
         DIAGONAL=DIAGONAL,
+        VERIFY=VERIFY,
         CHUNK=CHUNK,
     )
     count_cold(totals, i_layer, live, cold)
@@ -141,7 +149,7 @@ def fold_select_kernel(
     if STALENESS:
         unit = spread_of(o_pages, count, low, high, CHUNK) * staleness
         tl.debug_barrier()
-    write_keys(o_pages, o_recent, count, live, unit, noise, STALENESS, RANDOM, CHUNK)
+    write_keys(o_pages, o_recent, count, newest, live, unit, noise, STALENESS, RANDOM, CHUNK)
     tl.debug_barrier()
     bound, ties = threshold_of(o_pages, count, budget, CHUNK)
     if AUDIT:
@@ -155,7 +163,8 @@ def fold_select_kernel(
         fill_tail(o_pages, o_blocks, tl.load(table), budget, width, CHUNK)
 
     if i_layer == 0:
-        tl.store(compact_lengths + i_row, entries - _BLOCK * (count - budget))
+        skipped = _BLOCK * (count - budget)
+        write_lengths(compact_lengths, i_row, length, skipped, more, RATIO, VERIFY)
         if AUDIT:
             tl.store(audited + i_row, full)
         if i_row == 0:
@@ -184,12 +193,16 @@ def begin(
     assert isinstance(history, BlockHistory)
     layers, rows, blocks = history.vertical.shape
     batch, width = page_table.shape
+    verify = state.shape.verify_rows > 1
+    if verify:
+        fold_rows(state, lengths, out.request_rows, width)
+        state.verified.index_fill_(0, out.request_rows, min(out.verify_rows, state.stashes))
     fold_select_kernel[(batch, layers)](
         vertical=history.vertical,
         distance=history.distance,
         recent=history.recent,
         prior=state.prior,
-        budgets=state.budgets,
+        budgets=state.budgets if out.verify_rows == 1 else state.verify_budgets,
         fresh=state.fresh,
         generation=state.generation,
         step=state.step,
@@ -220,6 +233,7 @@ def begin(
         gain=history.alpha,
         staleness=history.staleness,
         seed=state.config.seed,
+        more=out.verify_rows - 1,
         audit_every=state.audit.every if state.audit else 1,
         audit_stride=state.audit.stride if state.audit else 1,
         DIAGONAL=history.diagonal,
@@ -228,6 +242,7 @@ def begin(
         FILL_TAIL=fill_tail,
         AUDIT=out.flags is not None,
         RATIO=state.shape.ratio,
+        VERIFY=verify,
         CHUNK=CHUNK,
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
@@ -237,44 +252,10 @@ def begin(
     )
 
 
-_TYPES = {
-    "*fp32": "vertical distance prior",
-    "*i32": "recent budgets generation step stashed arrivals page_table lengths"
-    " pages blocks compact_lengths",
-    "*i64": "kept_total seen_total totals request_rows",
-    "*i1": "fresh audited",
-    "*u8": "flags",
-    "i32": "batch width state_rows state_blocks prior_stride table_stride length_stride"
-    " request_stride layer_stride row_stride seed audit_every audit_stride",
-    "fp32": "keep gain staleness",
-}
-_SIGNATURE = {name: kind for kind, names in _TYPES.items() for name in names.split()}
-
-
-def _case(policy: str, aligned: bool = False, audit: bool = False, **constants: int) -> CompileCase:
-    strides = ("state_blocks", "table_stride", "layer_stride", "row_stride")
-    wide = dict.fromkeys(strides, "i32:16") if aligned else {}
-    absent = {} if audit else dict.fromkeys(("audited", "flags"))
-    pointers = {name: kind for name, kind in _SIGNATURE.items() if name not in absent}
-    return CompileCase(
-        name=f"fold_select {policy}{', aligned' * aligned}{', audits' * audit}",
-        kernel=fold_select_kernel,
-        signature={**pointers, **wide},
-        constants={**absent, "RATIO": 1, **constants, "AUDIT": audit, "CHUNK": CHUNK},
-        num_warps=NUM_WARPS,
-        num_stages=NUM_STAGES,
-        fp_fusion=False,
-        max_registers=MAX_REGISTERS,
-    )
-
-
-# one shape for every width, as rows are walked in chunks; aligned: all are multiples of 16
-_SERVED = {"DIAGONAL": True, "STALENESS": True, "RANDOM": False, "FILL_TAIL": False}
-COMPILE_CASES = (
-    _case("spin", aligned=True, audit=True, **_SERVED),
-    _case("spin", aligned=True, **_SERVED),
-    _case("spin", DIAGONAL=True, STALENESS=True, RANDOM=False, FILL_TAIL=True),
-    _case("spin V4", aligned=True, audit=True, **_SERVED, RATIO=4),
-    _case("prev-iter, dense", DIAGONAL=False, STALENESS=False, RANDOM=False, FILL_TAIL=True),
-    _case("random", DIAGONAL=False, STALENESS=False, RANDOM=True, FILL_TAIL=True),
+COMPILE_CASES = FOLD_CASES + compile_cases(
+    fold_select_kernel,
+    {"CHUNK": CHUNK},
+    num_warps=NUM_WARPS,
+    num_stages=NUM_STAGES,
+    max_registers=MAX_REGISTERS,
 )

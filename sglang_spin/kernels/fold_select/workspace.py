@@ -15,10 +15,11 @@ from sglang_spin.core.step import Shape
 class Workspace:
     """Static outputs for up to `batch` rows and `width` page-table columns.
 
-    pages, blocks: int32 [layers, batch, width]. lengths: int32 [batch]. arrivals: int32 [state
-    rows], zero between launches. audited: bool [batch], and flags: uint8 [layers, batch, width],
-    make core.audit.Flags; None without audits. One workspace serves every captured batch size,
-    because only one graph runs at a time; a step's Plan is views of it and stands until the next.
+    pages, blocks: int32 [layers, batch, width]. lengths: int32 [batch * shape.verify_rows].
+    arrivals: int32 [state rows], zero between launches. audited: bool [batch], and flags: uint8
+    [layers, batch, width], make core.audit.Flags; None without audits. One workspace serves every
+    captured batch size, because only one graph runs at a time; a step's Plan is views of it and
+    stands until the next.
     """
 
     pages: Tensor
@@ -48,7 +49,7 @@ def allocate(
     return Workspace(
         pages=torch.zeros(columns, dtype=torch.int32, device=device),
         blocks=torch.zeros(columns, dtype=torch.int32, device=device),
-        lengths=torch.zeros(batch, dtype=torch.int32, device=device),
+        lengths=torch.zeros(batch * shape.verify_rows, dtype=torch.int32, device=device),
         arrivals=torch.zeros(shape.rows, dtype=torch.int32, device=device),
         audited=torch.zeros(batch, dtype=torch.bool, device=device) if audits else None,
         flags=torch.zeros(columns, dtype=torch.uint8, device=device) if audits else None,

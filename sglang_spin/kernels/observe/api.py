@@ -16,15 +16,16 @@ def observe(
 ) -> None:
     """Stash the scores of one indexer layer (0-based) for the next step's fold.
 
-    logits: fp32 [n, >= width * 64], compact columns of `plan`, contiguous in a row, any row stride;
-    entries at or past a row's compact length are never read. Block maxima for a BlockHistory, all
-    entries for spin-paper's SlotHistory, which has no numba form. Bits as SpinState.observe defines
-    them, with two liberties of the compiled forms: row 0 is not written, nor is the stash of slots
-    in blocks that were not kept, which no fold reads.
+    logits: fp32 [n * plan.verify_rows, >= width * 64], request-major, compact columns of `plan`,
+    contiguous in a row, any row stride; entries at or past a row's compact length are never read.
+    Block maxima for a BlockHistory, all entries for spin-paper's SlotHistory, which has no numba
+    form. Bits as SpinState.observe defines them, with two liberties of the compiled forms: row 0 is
+    not written, nor is the stash of slots in blocks that were not kept, which no fold reads.
 
     Raises ValueError naming the argument, what was expected and what came.
     """
-    layers, n, width = plan.pages.shape
+    layers, requests, width = plan.pages.shape
+    n = requests * plan.verify_rows
     if not 0 <= layer < layers:
         raise ValueError(f"layer must be 0 to {layers - 1}, got {layer}")
     if logits.dim() != 2 or logits.shape[0] != n or logits.shape[1] < width * BLOCK:

@@ -32,7 +32,7 @@ def _maximum(scores, full):
 
 # declared, so that importing compiles (once a machine) and no decode step has to
 _SIGNATURE = types.void(
-    types.int32[:, ::1],
+    types.int32[:, :, :],
     types.float32[:, :],
     types.int64[:],
     types.int32[:],
@@ -41,14 +41,16 @@ _SIGNATURE = types.void(
 
 
 @njit(_SIGNATURE, cache=True)
-def _stash(recent, logits, owners, lengths, blocks):
+def _stash(stash, logits, owners, lengths, blocks):
+    """stash: int32 [kept rows of a step, request rows, blocks]; further rows are not kept."""
+    rows = lengths.shape[0] // max(1, owners.shape[0])
     for i in range(owners.shape[0]):
-        if owners[i] == 0:
-            continue
-        scores = recent[owners[i]].view(np.float32)
-        for column in range((lengths[i] + BLOCK - 1) // BLOCK):
-            first, last = column * BLOCK, min((column + 1) * BLOCK, lengths[i])
-            scores[blocks[i, column]] = _maximum(logits[i, first:last], last - first == BLOCK)
+        for j in range(min(rows, stash.shape[0]) if owners[i] else 0):
+            row = i * rows + j
+            for column in range((lengths[row] + BLOCK - 1) // BLOCK):
+                first, last = column * BLOCK, min((column + 1) * BLOCK, lengths[row])
+                best = _maximum(logits[row, first:last], last - first == BLOCK)
+                stash[j, owners[i], blocks[i, column]] = np.float32(best).view(np.int32)
 
 
 def stash(state: SpinState, layer: int, logits: Tensor, plan: Plan) -> None:
@@ -56,7 +58,7 @@ def stash(state: SpinState, layer: int, logits: Tensor, plan: Plan) -> None:
     history = state.history
     assert isinstance(history, BlockHistory)
     _stash(
-        history.recent[layer].numpy(),
+        history.stash[:, layer].numpy(),
         logits.numpy(),
         plan.request_rows.numpy(),
         plan.lengths.numpy(),

@@ -49,9 +49,9 @@ def _stash_slots(slots, score, o_block, m_column, m_used):
 
 @triton.jit(do_not_specialize=["width"])
 def observe_kernel(
-    logits,  # fp32 [batch, >= width * 64]
+    logits,  # fp32 [batch * ROWS, >= width * 64]
     blocks,  # i32 [batch, width], of this layer
-    lengths,  # i32 [batch]
+    lengths,  # i32 [batch * ROWS]
     request_rows,  # i64 [batch]
     stash,  # this layer's, i32 [rows, blocks] or, with SLOTS, fp32 [rows, blocks * 64]
     width,
@@ -60,23 +60,26 @@ def observe_kernel(
     length_stride,
     request_stride,
     stash_stride,
+    draft_stride,  # from row to row of a request
     SLOTS: tl.constexpr,
+    ROWS: tl.constexpr,  # of each request
     TILE: tl.constexpr,
 ):
     i_row = tl.program_id(1).to(tl.int64)
-    row = tl.load(request_rows + i_row * request_stride)
+    i_request = i_row // ROWS
+    row = tl.load(request_rows + i_request * request_stride)
     length = tl.load(lengths + i_row * length_stride)
     count = tl.minimum((length + _BLOCK - 1) // _BLOCK, width)
     # padding rows own no state
     count = tl.where(row == 0, 0, count)
-    line = stash + row * stash_stride
+    line = stash + row * stash_stride + i_row % ROWS * draft_stride
     for start in range(tl.program_id(0) * TILE, count, tl.num_programs(0) * TILE):
         o_column = start + tl.arange(0, TILE)
         m_column = o_column < count
         o_entry = o_column[:, None] * _BLOCK + tl.arange(0, _BLOCK)[None, :]  # [TILE, 64]
         m_used = m_column[:, None] & (o_entry < length)
         score = tl.load(logits + i_row * logits_stride + o_entry, mask=m_used, other=-_LIMIT)
-        o_block = tl.load(blocks + i_row * blocks_stride + o_column, mask=m_column, other=0)
+        o_block = tl.load(blocks + i_request * blocks_stride + o_column, mask=m_column, other=0)
         if SLOTS:
             _stash_slots(line, score, o_block, m_column, m_used)
         else:
@@ -89,20 +92,24 @@ def stash(state: SpinState, layer: int, logits: Tensor, plan: Plan) -> None:
     slots = isinstance(history, SlotHistory)
     target = history.stash if isinstance(history, SlotHistory) else _recent(history)
     batch, width = plan.blocks.shape[1:]
-    blocks = plan.blocks[layer]
-    observe_kernel[(programs_per_row(batch, width, logits.device), batch)](
+    blocks, lengths, rows = plan.blocks[layer], plan.lengths, plan.verify_rows
+    if rows > state.stashes:
+        logits, lengths, rows = logits[::rows], lengths[::rows], 1
+    observe_kernel[(programs_per_row(batch * rows, width, logits.device), batch * rows)](
         logits=logits,
         blocks=blocks,
-        lengths=plan.lengths,
+        lengths=lengths,
         request_rows=plan.request_rows,
         stash=target[layer],
         width=width,
         logits_stride=logits.stride(0),
         blocks_stride=blocks.stride(0),
-        length_stride=plan.lengths.stride(0),
+        length_stride=lengths.stride(0),
         request_stride=plan.request_rows.stride(0),
         stash_stride=target.stride(1),
+        draft_stride=target.numel(),
         SLOTS=slots,
+        ROWS=rows,
         TILE=TILE,
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
@@ -138,18 +145,23 @@ _SIGNATURE = {
     "length_stride": "i32",
     "request_stride": "i32",
     "stash_stride": "i32",
+    "draft_stride": "i32",
 }
 
 
-def _case(name: str, stash_type: str, slots: bool) -> CompileCase:
+def _case(name: str, stash_type: str, slots: bool, rows: int = 1) -> CompileCase:
     return CompileCase(
         name=f"observe {name}",
         kernel=observe_kernel,
         signature={**_SIGNATURE, "stash": stash_type},
-        constants={"SLOTS": slots, "TILE": TILE},
+        constants={"SLOTS": slots, "ROWS": rows, "TILE": TILE},
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
     )
 
 
-COMPILE_CASES = (_case("blocks", "*i32", slots=False), _case("slots", "*fp32", slots=True))
+COMPILE_CASES = (
+    _case("blocks", "*i32", slots=False),
+    _case("blocks, 4 rows", "*i32", slots=False, rows=4),
+    _case("slots", "*fp32", slots=True),
+)

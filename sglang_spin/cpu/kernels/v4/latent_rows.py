@@ -39,9 +39,9 @@ def write_rows(pages: Tensor, slots: Tensor, rows: Tensor, page_size: int) -> No
     rope = rows[:, NOPE:].bfloat16().contiguous().view(torch.uint8)
     page, entry = slots.long() // page_size, slots.long() % page_size
     split, end = page_size * VALUE_BYTES, page_size * ROW_BYTES
-    parts = pages[:, :split].unflatten(1, (page_size, VALUE_BYTES))
+    parts = pages[:, :split].view(-1, page_size, VALUE_BYTES)
     parts[page, entry] = torch.cat([values.view(torch.uint8), rope], -1)
-    pages[:, split:end].unflatten(1, (page_size, SCALE_BYTES))[page, entry] = exponents
+    pages[:, split:end].view(-1, page_size, SCALE_BYTES)[page, entry] = exponents
 
 
 def read_rows(pages: Tensor, slots: Tensor, page_size: int) -> Tensor:

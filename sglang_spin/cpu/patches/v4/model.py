@@ -132,7 +132,7 @@ def _mixing(
 
 
 def _combine(x_flat: Tensor, pre: Tensor, hc: int, out_dtype: Any) -> Tensor:
-    collapsed: Tensor = (pre.unsqueeze(-1) * x_flat.unflatten(-1, (hc, -1))).sum(1)
+    collapsed: Tensor = (pre.unsqueeze(-1) * x_flat.view(*x_flat.shape[:-1], hc, -1)).sum(1)
     return collapsed.to(out_dtype)
 
 

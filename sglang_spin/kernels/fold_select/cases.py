@@ -1,0 +1,64 @@
+"""The specialisations of the fold_select kernel that servers launch, for the offline compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sglang_spin.kernels.compile_case import CompileCase
+
+_TYPES = {
+    "*fp32": "vertical distance prior",
+    "*i32": "recent budgets generation step stashed arrivals page_table lengths"
+    " pages blocks compact_lengths",
+    "*i64": "kept_total seen_total totals request_rows",
+    "*i1": "fresh audited",
+    "*u8": "flags",
+    "i32": "batch width state_rows state_blocks prior_stride table_stride length_stride"
+    " request_stride layer_stride row_stride seed more audit_every audit_stride",
+    "fp32": "keep gain staleness",
+}
+_SIGNATURE = {name: kind for kind, names in _TYPES.items() for name in names.split()}
+_SERVED: dict[str, Any] = {"DIAGONAL": True, "STALENESS": True, "RANDOM": False, "FILL_TAIL": False}
+
+
+def compile_cases(kernel: Any, constants: dict[str, Any], **launch: Any) -> tuple[CompileCase, ...]:
+    """One shape for every width, as rows are walked in chunks.
+
+    constants, launch: of every case, as the kernel is launched with them.
+    """
+    filled = {"FILL_TAIL": True, "RANDOM": False, "DIAGONAL": False, "STALENESS": False}
+    variants = (
+        ("spin, aligned, audits", _SERVED, True, True, False),
+        ("spin, aligned, audits, verify", _SERVED, True, True, True),
+        ("spin, aligned", _SERVED, True, False, False),
+        ("spin", {**_SERVED, "FILL_TAIL": True}, False, False, False),
+        ("spin V4, aligned, audits", {**_SERVED, "RATIO": 4}, True, True, False),
+        ("prev-iter, dense", filled, False, False, False),
+        ("random", {**filled, "RANDOM": True}, False, False, False),
+    )
+    return tuple(
+        CompileCase(
+            name=f"fold_select {name}",
+            kernel=kernel,
+            signature=_signature(aligned, audit),
+            constants={
+                **({} if audit else dict.fromkeys(("audited", "flags"))),
+                "RATIO": 1,
+                **flags,
+                **constants,
+                "AUDIT": audit,
+                "VERIFY": verify,
+            },
+            fp_fusion=False,
+            **launch,
+        )
+        for name, flags, aligned, audit, verify in variants
+    )
+
+
+def _signature(aligned: bool, audit: bool) -> dict[str, str]:
+    """aligned: all widths are multiples of 16, which makes loads wide."""
+    strides = ("state_blocks", "table_stride", "layer_stride", "row_stride")
+    wide = dict.fromkeys(strides, "i32:16") if aligned else {}
+    absent = () if audit else ("audited", "flags")
+    return {name: kind for name, kind in _SIGNATURE.items() if name not in absent} | wide
