@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -48,8 +49,13 @@ class Story:
         return sum(len(wave) for wave in self.waves)
 
 
-def write(server: Server, turns: int, seed: int) -> tuple[Story, dict[int, Answer]]:
-    """Tell a new story to `server`; what it was and what was answered."""
+def write(
+    server: Server, turns: int, seed: int, pause: Callable[[int], None]
+) -> tuple[Story, dict[int, Answer]]:
+    """Tell a new story to `server`; what it was and what was answered.
+
+    pause: called after every wave with the number of turns told.
+    """
     rng = random.Random(seed)
     story, answers = Story(), {}
     while story.turns < turns:
@@ -59,11 +65,21 @@ def write(server: Server, turns: int, seed: int) -> tuple[Story, dict[int, Answe
         story.waves.append(wave)
         if rng.random() < 0.15:
             story.flushes.add(len(story.waves) - 1)
-        answers |= tell_wave(server, wave, flush=len(story.waves) - 1 in story.flushes)
+        answers |= _tell_wave(server, wave, flush=len(story.waves) - 1 in story.flushes)
+        pause(len(answers))
     return story, answers
 
 
-def tell_wave(server: Server, wave: list[Turn], *, flush: bool) -> dict[int, Answer]:
+def tell(server: Server, story: Story, pause: Callable[[int], None]) -> dict[int, Answer]:
+    """Tell a known story."""
+    answers: dict[int, Answer] = {}
+    for index, wave in enumerate(story.waves):
+        answers |= _tell_wave(server, wave, flush=index in story.flushes)
+        pause(len(answers))
+    return answers
+
+
+def _tell_wave(server: Server, wave: list[Turn], *, flush: bool) -> dict[int, Answer]:
     """Send a wave, a few requests at once, and wait for it; then flush the cache, if asked to."""
     with ThreadPoolExecutor(AT_ONCE) as pool, ThreadPoolExecutor(AT_ONCE) as leavers:
         told = list(pool.map(lambda turn: _tell(server, turn, leavers), wave))
@@ -77,12 +93,12 @@ def _turn(rng: random.Random, number: int, known: list[Turn], answers: dict[int,
     if known and rng.random() < 0.8:
         earlier = rng.choice(known)
         tokens = earlier.tokens + answers[earlier.number].tokens
-        if rng.random() < 0.4:  # a branch: the user changes what was said before
+        if rng.random() < 0.4 or len(tokens) > LONGEST:  # the user changes what was said before
             tokens = tokens[: rng.randint(1, len(tokens))]
-    tokens = tokens + prompt(rng.choice([1, 5, 40, 64, 150, 350]), seed=number)
+    tokens = tokens + prompt(rng.choice([1, 5, 20, 64, 65, 200]), seed=number)
     leave = rng.uniform(0.02, 0.3) if rng.random() < 0.1 else None
-    answer = 100 if leave is not None else rng.choice([1, 2, 6, 12, 24, 70])
-    return Turn(number, tokens[-LONGEST:], answer, leave)
+    answer = 120 if leave is not None else rng.choice([1, 2, 4, 8, 16, 70])
+    return Turn(number, tokens[:LONGEST], answer, leave)
 
 
 def _tell(server: Server, turn: Turn, leavers: ThreadPoolExecutor) -> Answer:

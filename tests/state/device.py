@@ -54,8 +54,9 @@ class SpinDevice:
         self.pools, self.rng, self.stop = pools, rng, stop
         shape = pools.runtime.state.shape
         self.blocks, self.floor = shape.blocks, budget_floor(shape.index_topk)
-        oracle = Oracle(len(LAYERS), config.alpha, config.staleness, config.sparsity, self.floor)
-        self.truth = Truth(shape.pages, oracle)
+        self.page, self.ratio = pools.sizes.page, pools.sizes.ratio
+        numbers = (config.alpha, config.staleness, config.sparsity, self.floor, self.ratio)
+        self.truth = Truth(shape.pages, self.page, Oracle(len(LAYERS), *numbers))
         self.persons: dict[str, Person] = {}
         self.open: dict[int, Person] = {}
         self.pending: list[_Step] = []
@@ -101,8 +102,7 @@ class SpinDevice:
                 expected = [known.get(block, np.nan) for block in range(self.blocks)]
                 same = np.array_equal(found[layer], np.float32(expected), equal_nan=True)
                 assert same, f"history of row {row}: {found[layer]}, expected {expected}"
-        free = set(self.pools.allocator.get_all_free_pages().tolist())
-        for page in set(range(1, state.shape.pages)) - free:
+        for page in set(range(1, state.shape.pages)) - self.pools.free_pages():
             for layer in range(len(LAYERS)):
                 expected = np.float32(self.truth.prior(layer, page))
                 found = state.prior[layer, page].numpy()
@@ -131,6 +131,10 @@ class SpinDevice:
 
         runner_hook._around_forward(original, self.pools.runtime.runner, batch)
 
+    def _blocks(self, tokens: int) -> int:
+        """Blocks of a row's whole entries."""
+        return -(-(tokens // self.ratio) // BLOCK)
+
     def _sample(self) -> int:
         if self.rng.random() < self.stop:
             return STOP
@@ -149,7 +153,7 @@ class SpinDevice:
                 self.open[row] = person
                 self.truth.open(person)
                 self.count["opened"] += 1
-                self.count["hit blocks"] += req.prefix_len // BLOCK
+                self.count["hit blocks"] += req.prefix_len // self.page
             self.truth.store(person, req.prefix_len, slots[starts[i] : starts[i + 1]])
             names = self.truth.pages(person, self._slots(row, req.extend_end))
             self.count["re-pointed blocks"] += person.moved(names)
@@ -165,7 +169,7 @@ class SpinDevice:
             self.truth.store(person, length - 1, slot[None])
             names = self.truth.pages(person, self._slots(row, length))
             self.count["re-pointed blocks"] += person.moved(names)
-            table[person.number] = names
+            table[person.number] = names[: self._blocks(length)]
         self.count["decode steps"] += 1
         self.count["rows decoded"] += len(rows)
         oracle = self.truth.oracle
@@ -192,8 +196,8 @@ class SpinDevice:
 
     def _page_table(self, rows: list[int], padding: int) -> torch.Tensor:
         """Full width: behind a row's end stand the pages of the row's earlier owners."""
-        starts = self.pools.rows.req_to_token[[*rows, *[0] * padding], ::BLOCK]
-        return (starts // BLOCK)[:, : self.blocks].contiguous().int()
+        starts = self.pools.rows.req_to_token[[*rows, *[0] * padding], :: self.page]
+        return (starts // self.page)[:, : self.blocks].contiguous().int()
 
     def _scores(self, rows: int) -> np.ndarray:
         """No two blocks score alike, so that what one inherits from the other shows."""
@@ -204,7 +208,7 @@ class SpinDevice:
 
     def _tell_oracle(self, step: _Step) -> None:
         for i, person in enumerate(step.persons):
-            end = int(step.lengths[i])
+            end = int(step.lengths[i]) // self.ratio
             for layer in range(len(LAYERS)):
                 field = step.scores[layer, i]
                 maxima = {}
@@ -228,11 +232,11 @@ class SpinDevice:
 
     def _check(self, step: _Step, plan: Plan, layer: int, i: int, kept: list[int]) -> None:
         length = int(step.lengths[i])
-        count = -(-length // BLOCK)
+        count = self._blocks(length)
         found = plan.blocks[layer, i, : len(kept)].tolist()
         assert found == kept, f"kept {found}, expected {kept} of {count} blocks"
         assert plan.pages[layer, i, : len(kept)].tolist() == step.table[i, kept].tolist()
-        assert int(plan.lengths[i]) == length - BLOCK * (count - len(kept))
+        assert int(plan.lengths[i]) == length // self.ratio - BLOCK * (count - len(kept))
         assert len(kept) >= min(count, self.floor)
         assert found[0] == 0
         assert found[-1] == count - 1

@@ -14,21 +14,22 @@ from tests.state.engine import Sizes, build
 from tests.state.scheduler import STOP, VOCABULARY, Scheduler
 from tests.state.truth import Person
 
-SIZES = Sizes(rows=4, pages=16, context=11 * BLOCK, index_topk=100)
-LONGEST = SIZES.context - 8  # SGLang leaves a few slots of a row for what a step may add
+SPARE = 8  # SGLang leaves a few slots of a row for what a step may add
 
 
 class Lives(RuleBasedStateMachine):
-    """operations, seen: totals over all examples of a run. queue: what takes SPIN's events."""
+    """operations, seen: totals over all examples of a run. queue: what takes SPIN's events.
+    sizes: of the pools."""
 
     operations = 0
     seen: dict[str, int]
     queue: type[EventQueue] = EventQueue
+    sizes = Sizes(rows=4, pages=16, context=11 * BLOCK, index_topk=100)
 
     @initialize(
         seed=st.integers(0, 2**32 - 1),
         overlap=st.booleans(),
-        chunk=st.sampled_from([BLOCK, 3 * BLOCK, 1024]),
+        chunk=st.sampled_from([1, 3, 16]),
         sparsity=st.sampled_from([0.3, 0.5, 0.9]),
         staleness=st.sampled_from([0.0, 0.4]),
         alpha=st.sampled_from([0.25, 1.0]),
@@ -37,11 +38,13 @@ class Lives(RuleBasedStateMachine):
     def start(self, seed, overlap, chunk, sparsity, staleness, alpha, stop) -> None:
         self.rng = np.random.default_rng(seed)
         config = SpinConfig(enabled=True, sparsity=sparsity, staleness=staleness, alpha=alpha)
-        self.pools = build(SIZES, config)
+        self.pools = build(self.sizes, config)
         self.pools.runtime.events = self.queue()
         self.device = SpinDevice(self.pools, config, self.rng, stop=stop)
+        self.longest = self.sizes.context - SPARE
+        chunk *= self.sizes.page
         self.scheduler = Scheduler(self.pools, self.device, overlap=overlap, chunk=chunk)
-        self.heard: list[list[int]] = [self._words(LONGEST) for _ in range(2)]
+        self.heard: list[list[int]] = [self._words(self.longest) for _ in range(2)]
         self.submitted = 0
 
     def _words(self, count: int) -> list[int]:
@@ -63,8 +66,8 @@ class Lives(RuleBasedStateMachine):
         if len(self.scheduler.waiting) > 6:
             return
         known = self.heard[story % len(self.heard)]
-        tokens = known[: shared * BLOCK] + self._words(own)
-        tokens = (tokens or self._words(1))[: LONGEST - answer]
+        tokens = known[: shared * self.sizes.page] + self._words(own)
+        tokens = (tokens or self._words(self.sizes.ratio))[: self.longest - answer]
         for _ in range(twins):
             type(self).operations += 1
             self.submitted += 1
@@ -113,7 +116,7 @@ class Lives(RuleBasedStateMachine):
         """Every row is free or has one owner."""
         if hasattr(self, "device"):
             free = self.pools.rows.free_slots
-            assert sorted([*free, *self.device.open]) == list(range(1, SIZES.rows + 1))
+            assert sorted([*free, *self.device.open]) == list(range(1, self.sizes.rows + 1))
 
     def teardown(self) -> None:
         if not hasattr(self, "device"):

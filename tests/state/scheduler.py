@@ -19,7 +19,6 @@ from sglang.srt.mem_cache.common import checkpoint_kv_cache, release_kv_cache
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from sglang_spin.core.block import BLOCK
 from tests.state.engine import Pools
 
 VOCABULARY = 4096
@@ -101,7 +100,7 @@ class Scheduler:
 
     def evict(self, pages: int) -> None:
         """Make the tree give up least recently used pages."""
-        self.pools.tree.evict(EvictParams(num_tokens=pages * BLOCK))
+        self.pools.tree.evict(EvictParams(num_tokens=pages * self.pools.sizes.page))
 
     def flush(self) -> None:
         """As Scheduler.flush_cache; only when idle."""
@@ -143,7 +142,13 @@ class Scheduler:
     def _prefill(self) -> ScheduleBatch | None:
         pools = self.pools
         adder = PrefillAdder(
-            BLOCK, pools.tree, pools.allocator, self.running, NEW_TOKEN_RATIO, 1 << 20, self.chunk
+            pools.sizes.page,
+            pools.tree,
+            pools.allocator,
+            self.running,
+            NEW_TOKEN_RATIO,
+            1 << 20,
+            self.chunk,
         )
         if self.chunked is not None:
             self.chunked.init_next_round_input()

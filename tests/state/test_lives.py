@@ -16,7 +16,7 @@ from tests.state.machine import Lives
 
 OPERATIONS = 20_000
 RUN = settings(
-    max_examples=60,
+    max_examples=50,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,  # the same lives in every run, on every machine
@@ -31,7 +31,7 @@ SEEN = {
     "sparse rows": 10_000,
     "retractions": 10,
     "chunks": 100,
-    "re-pointed blocks": 50,
+    "re-pointed blocks": 20,
     "writes to a row with a new owner": 50,
     "warm pages compared": 1_000,
 }
@@ -53,6 +53,22 @@ def test_nothing_is_inherited_and_nothing_is_lost(capsys: pytest.CaptureFixture[
     assert Lives.operations >= OPERATIONS
     assert {key: n for key, n in Lives.seen.items() if n < SEEN.get(key, 0)} == {}
     assert Lives.seen["opened"] == Lives.seen["closed"]
+
+
+class WindowedLives(Lives):
+    """DeepSeek-V4's pools: pages of 256 tokens, and a sliding window with pages of its own."""
+
+    sizes = Lives.sizes._replace(context=6 * 256, pages=9, ratio=4)
+    operations, seen = 0, {}
+
+
+def test_the_same_holds_beside_a_sliding_window(capsys: pytest.CaptureFixture[str]) -> None:
+    """With V4's page size and its two allocators in one, whose window pages are no index pages."""
+    run_state_machine_as_test(WindowedLives, settings=settings(RUN, max_examples=15))
+    with capsys.disabled():
+        sys.stdout.write(f"\n{WindowedLives.operations} operations: {WindowedLives.seen}\n")
+    assert WindowedLives.operations >= OPERATIONS // 4
+    assert WindowedLives.seen["seeded blocks"] >= 50
 
 
 class _Forgets(EventQueue):

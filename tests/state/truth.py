@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sglang_spin.core.block import BLOCK
 from tests.core.oracle import Oracle
 
 
@@ -46,11 +45,12 @@ class Person:
 
 class Truth:
     """content[slot]: name of the token prefix whose key the slot holds; write[slot]: which write
-    put it there. Slots are page * 64 + offset, as in SGLang's allocator."""
+    put it there. Slots are page number * page size + offset, as in SGLang's allocator."""
 
-    def __init__(self, pages: int, oracle: Oracle) -> None:
-        self.content = np.zeros((pages + 1) * BLOCK, dtype=np.int64)
-        self.write = np.zeros((pages + 1) * BLOCK, dtype=np.int64)
+    def __init__(self, pages: int, page: int, oracle: Oracle) -> None:
+        self.page = page
+        self.content = np.zeros((pages + 1) * page, dtype=np.int64)
+        self.write = np.zeros((pages + 1) * page, dtype=np.int64)
         self.writes = 0
         self.oracle = oracle
 
@@ -69,7 +69,7 @@ class Truth:
         """
         expected = np.array(person.prefix[: len(slots)])
         assert np.array_equal(self.content[slots], expected), "the page table shows foreign keys"
-        return self.write[slots[::BLOCK]].tolist()
+        return self.write[slots[:: self.page]].tolist()
 
     def open(self, person: Person) -> None:
         """The request was given a row."""
@@ -77,10 +77,10 @@ class Truth:
 
     def close(self, person: Person, slots: np.ndarray, known: int) -> None:
         """The request gave its row back; `known` of its tokens are the user's."""
-        full = min(known, person.written) // BLOCK * BLOCK
+        full = min(known, person.written) // self.page * self.page
         names = self.pages(person, slots[:full])
         self.oracle.close(person.number, names)
 
     def prior(self, layer: int, page: int) -> float:
         """What the content of a page should hand on; NaN for nothing."""
-        return float(self.oracle.prior.get((layer, self.write[page * BLOCK]), np.nan))
+        return float(self.oracle.prior.get((layer, self.write[page * self.page]), np.nan))
