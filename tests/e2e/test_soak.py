@@ -36,7 +36,7 @@ GROWTH_MB = 10.0
 
 @dataclass
 class Arm:
-    """One server's part. memory: MB after each wave past the warm-up; counters: SPIN's, at the end."""
+    """One server's part. memory: MB after each wave past the warm-up; counters: SPIN's."""
 
     answers: dict[int, Answer] = field(default_factory=dict)
     memory: list[float] = field(default_factory=list)
