@@ -5,7 +5,7 @@ Served with `--hicache-io-backend=direct --hicache-mem-layout=layer_first`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sglang_spin.engine.ledger import Target
 
@@ -41,9 +41,11 @@ def install() -> None:
     for module in (mla, dsa):
         module.transfer_kv_direct = _copy
     # everything runs at once, so a stream has nothing left to wait for
-    torch.cpu.Stream.synchronize = lambda _stream: None
-    torch.cpu.Stream.query = lambda _stream: True
-    torch.Tensor.record_stream = lambda _tensor, _stream: None
+    stream: Any = torch.cpu.Stream
+    tensor: Any = torch.Tensor
+    stream.synchronize = lambda _stream: None
+    stream.query = lambda _stream: True
+    tensor.record_stream = lambda _tensor, _stream: None
 
 
 def _pin(buffer: Tensor, registration_granularity_bytes: int | None = None) -> None:
