@@ -54,7 +54,7 @@ class Runtime:
         self.decode_allocations = 0
         self.used_rows: set[int] = set()
         self.telemetry: Telemetry | None = None
-        self.opened = self.closed = 0
+        self.opened = self.closed = 0  # rows
         self.plan: Plan | None = None
         self.engine_plan: EnginePlan | None = None
 
@@ -187,10 +187,6 @@ class Runtime:
             self._require(Proof.REUSE)
         self.used_rows.update(rows)
         self.opened += len(rows)
-
-    def row_closed(self) -> None:
-        """Note a row that was given back."""
-        self.closed += 1
 
     def _require(self, proof: Proof) -> None:
         if missing := self.evidence.missing(self.hooks, proof):
