@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sglang_spin.config import POLICIES, SCORERS, ConfigError, SpinConfig, from_env, from_file
+from sglang_spin.config import (
+    POLICIES,
+    SCORERS,
+    SERVED_AUDITS,
+    ConfigError,
+    SpinConfig,
+    from_env,
+    from_file,
+)
 
 CONFIGS = st.builds(
     SpinConfig,
@@ -21,6 +29,7 @@ CONFIGS = st.builds(
     explore=st.floats(0, 0.5),
     seed=st.integers(0, 2**31 - 1),
     scorer=st.sampled_from(SCORERS),
+    audit_every=st.integers(0, 32768),
 )
 
 
@@ -28,6 +37,13 @@ CONFIGS = st.builds(
 def test_the_environment_carries_every_value(config: SpinConfig) -> None:
     """What the launcher writes, a worker process reads back unchanged."""
     assert from_env(config.to_env()) == config
+
+
+def test_a_server_audits_unless_told_otherwise() -> None:
+    """A record that nobody serves has no audits; a server has, until it is told to have none."""
+    assert SpinConfig().audit_every == 0
+    assert from_env({}).audit_every == SERVED_AUDITS > 0
+    assert from_env({"SPIN_AUDIT_EVERY": "0"}).audit_every == 0
 
 
 def test_nothing_set_means_off() -> None:
@@ -47,6 +63,9 @@ def test_nothing_set_means_off() -> None:
         ("SPIN_ALPHA", "0", "0 < alpha <= 1"),
         ("SPIN_SEED", "-1", "seed must be 0 to"),
         ("SPIN_EXPLORE", "0.6", "0 to 0.5"),
+        ("SPIN_AUDIT_EVERY", "-1", "audit_every must be 0 to 32768, got -1"),
+        ("SPIN_AUDIT_EVERY", "often", "must be a whole number, got 'often'"),
+        ("SPIN_MISS_SLO", "5", "0 <= miss_slo < 1, got 5.0"),
         ("SPIN_SCORER", "deepgemm", "one of engine, fused, got 'deepgemm'"),
     ],
 )

@@ -29,6 +29,9 @@ def _run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         (["--model=tiny"], {}, "one of tiny-dsa, tiny-dsa-mtp, tiny-v4, deepseek-v4-flash"),
         (["--model=tiny-dsa", "--spin-sparsity=1.5"], {}, "0 <= sparsity < 1"),
         (["--model=tiny-dsa", "--spin-policy=none"], {}, "policy must be one of"),
+        (["--model=tiny-dsa", "--spin-miss-slo=5"], {}, "0 <= miss_slo < 1, got 5.0"),
+        (["--model=tiny-dsa", "--spin-miss-slo=0.1", "--spin-audit-every=0"], {}, "needs audit_ev"),
+        (["--model=tiny-dsa", "--no-spin", "--spin-miss-slo=0.1"], {}, "contradicts"),
         (["--model=tiny-dsa", "--no-spin", "--spin-sparsity=0.5"], {}, "contradicts"),
         (["--model=tiny-dsa", "--spin-config=/nowhere.yaml"], {}, "cannot read /nowhere.yaml"),
         (["--model=tiny-dsa"], {"SGLANG_PLUGINS": "spin_cpu"}, "leaves out 'spin'"),
@@ -52,6 +55,13 @@ def test_an_unknown_option_goes_to_sglang() -> None:
     assert "--max-running-requests=2" in done.stdout
     assert "--max-running-requests=8" not in done.stdout
     assert "SPIN_ENABLED=1" in done.stdout
+
+
+def test_audits_and_slo_reach_the_server() -> None:
+    """Both flags become variables of the server's processes."""
+    done = _run("--model=tiny-dsa", "--dry-run", "--spin-audit-every=64", "--spin-miss-slo=0.05")
+    assert "SPIN_AUDIT_EVERY=64" in done.stdout
+    assert "SPIN_MISS_SLO=0.05" in done.stdout
 
 
 def test_no_spin_leaves_it_off() -> None:

@@ -54,6 +54,7 @@ class Runtime:
         self.decode_allocations = 0
         self.used_rows: set[int] = set()
         self.telemetry: Telemetry | None = None
+        self.opened = self.closed = 0
         self.plan: Plan | None = None
         self.engine_plan: EnginePlan | None = None
 
@@ -185,6 +186,11 @@ class Runtime:
         if not self.used_rows.isdisjoint(rows):
             self._require(Proof.REUSE)
         self.used_rows.update(rows)
+        self.opened += len(rows)
+
+    def row_closed(self) -> None:
+        """Note a row that was given back."""
+        self.closed += 1
 
     def _require(self, proof: Proof) -> None:
         if missing := self.evidence.missing(self.hooks, proof):
@@ -202,6 +208,8 @@ class Runtime:
             "sparsity": self.state.sparsity,
             "miss_slo": self.config.miss_slo,
             "audit_every": self.config.audit_every,
+            "rows_opened": self.opened,
+            "rows_closed": self.closed,
             **self.state.counters.read(),
             **_audits(Reader(self.state).now()),
         }

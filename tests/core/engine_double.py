@@ -63,13 +63,20 @@ class EngineDouble:
         return self.state.begin(table.int(), lens, owners), lens
 
     def logits(self, plan: Plan, layer: int, truth: np.ndarray, lens: torch.Tensor) -> torch.Tensor:
-        """What a scorer writes: truth [rows, slots] at the kept blocks, garbage past the length."""
-        n, width = plan.blocks.shape[1:]
-        out = torch.empty(n, width * BLOCK)
-        for i in range(n):
-            kept = int(-(-plan.lengths[i] // BLOCK))
-            slots = (plan.blocks[layer, i, :kept, None] * BLOCK + torch.arange(BLOCK)).flatten()
-            row = torch.from_numpy(truth[i])
-            out[i, : kept * BLOCK] = row[slots.clamp(max=row.shape[0] - 1)]
-            out[i, int(plan.lengths[i]) :] = float(self.rng.choice(GARBAGE))
-        return out
+        """What a scorer writes, see compact_logits."""
+        return compact_logits(plan, layer, truth, self.rng)
+
+
+def compact_logits(
+    plan: Plan, layer: int, truth: np.ndarray, rng: np.random.Generator
+) -> torch.Tensor:
+    """What a scorer writes: truth [rows, slots] at the kept blocks, garbage past the length."""
+    n, width = plan.blocks.shape[1:]
+    out = torch.empty(n, width * BLOCK)
+    for i in range(n):
+        kept = int(-(-plan.lengths[i] // BLOCK))
+        slots = (plan.blocks[layer, i, :kept, None] * BLOCK + torch.arange(BLOCK)).flatten()
+        row = torch.from_numpy(truth[i])
+        out[i, : kept * BLOCK] = row[slots.clamp(max=row.shape[0] - 1)]
+        out[i, int(plan.lengths[i]) :] = float(rng.choice(GARBAGE))
+    return out

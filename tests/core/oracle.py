@@ -26,13 +26,23 @@ class Row:
 
 
 class Oracle:
-    """alpha, staleness, sparsity as in SpinConfig; floor: fewest kept blocks.
+    """alpha, staleness, sparsity as in SpinConfig; floor: fewest kept blocks; ratio: tokens of an
+    entry.
 
     Of a step that verifies drafts it is shown the accepted rows alone.
     """
 
-    def __init__(self, layers: int, alpha: float, staleness: float, sparsity: float, floor: int):
+    def __init__(
+        self,
+        layers: int,
+        alpha: float,
+        staleness: float,
+        sparsity: float,
+        floor: int,
+        ratio: int = 1,
+    ) -> None:
         self.layers, self.alpha, self.staleness = layers, alpha, staleness
+        self.ratio = ratio
         self.sparsity, self.floor = sparsity, floor
         self.rows: dict[tuple[int, int], Row] = {}
         self.fresh: set[int] = set()
@@ -55,7 +65,7 @@ class Oracle:
         self.prior = {k: v for k, v in self.prior.items() if k[1] not in pages}
 
     def step(self, table: dict[int, list[int]], lengths: dict[int, int], more: int = 0) -> dict:
-        """Kept blocks of every (layer, row). table: pages of each row's blocks.
+        """Kept blocks of every (layer, row). table: pages of each row's blocks; lengths: tokens.
 
         more: drafts behind the token that `lengths` counts; the table has their blocks too.
         """
@@ -95,7 +105,7 @@ class Oracle:
 
     def _fold(self, state: Row) -> None:
         for i, maxima in enumerate(state.stash):
-            newest = -(-(state.stash_length + i) // 64) - 1
+            newest = -(-((state.stash_length + i) // self.ratio) // 64) - 1
             for block, score in maxima.items():
                 self._average(state.vertical, block, score)
                 self._average(state.distance, newest - block, score)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sglang_spin.cpu.patches import (
     attention,
+    host_cache,
     index_cache,
     indexer,
     platform,
@@ -22,7 +23,16 @@ from sglang_spin.cpu.patches import (
 if TYPE_CHECKING:
     from sglang_spin.engine.ledger import Target
 
-_KERNEL_PATCHES = (indexer, index_cache, topk, attention, speculative, rope, *v4.MODULES)
+_KERNEL_PATCHES = (
+    indexer,
+    index_cache,
+    topk,
+    attention,
+    speculative,
+    rope,
+    host_cache,
+    *v4.MODULES,
+)
 
 PATCHES: tuple[Target, ...] = (
     *platform.TARGETS,

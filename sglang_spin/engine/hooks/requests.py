@@ -39,7 +39,9 @@ def _around_release(original: Any, req: Any, tree_cache: Any, *, checkpoint: boo
     end = length // block * block
     pages = table[row, :end:block].long() // block
     index = torch.tensor([row], dtype=torch.int64).to(table.device, non_blocking=True)
-    runtimes.current().events.put(RowClosed(index, pages, length))
+    runtime = runtimes.current()
+    runtime.row_closed()
+    runtime.events.put(RowClosed(index, pages, length))
 
 
 HOOKS = (
