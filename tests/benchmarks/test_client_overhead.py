@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.client_overhead.__main__ import ceilings, keeps_up
+from benchmarks.client_overhead.__main__ import ceilings, verdict
 from benchmarks.client_overhead.clients import Case, available, ours
 from benchmarks.client_overhead.firehose import sse_events
 from benchmarks.client_overhead.measure import run_case
@@ -43,34 +43,40 @@ def test_server_streams_what_a_client_reads(chat: bool, usage: bool) -> None:
 def row(**changes: Any) -> dict[str, Any]:
     """A client that kept up."""
     base = {"client": "a", "streams": 10, "streams_at_once": 10, "offered_events_s": 100}
-    return base | {"itl_ms": 100.0, "itl_p50_ms": 105.0, "failed": 0, "keeps_up": True} | changes
+    return (
+        base
+        | {"itl_ms": 100.0, "itl_p50_ms": 105.0, "failed": 0, "server_late_p99_ms": 1.0}
+        | changes
+    )
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "expected"),
     [
-        {"itl_p50_ms": 111.0},
-        {"itl_p50_ms": None},
-        {"failed": 1},
-        {"completed": 9},
-        {"streams_at_once": 9},
-        {"error": "died"},
+        ({}, "kept up"),
+        ({"itl_p50_ms": 111.0}, "fell behind"),
+        ({"itl_p50_ms": None}, "fell behind"),
+        ({"failed": 1}, "fell behind"),
+        ({"completed": 9}, "fell behind"),
+        ({"streams_at_once": 9}, "fell behind"),
+        ({"server_late_p99_ms": 51.0, "itl_p50_ms": 150.0}, "undecided"),
+        ({"error": "died"}, "failed"),
     ],
     ids=str,
 )
-def test_client_that_falls_behind(changes: dict[str, Any]) -> None:
-    """A slow median, a failure, fewer streams or an error is not keeping up."""
-    assert keeps_up(row())
-    assert not keeps_up(row(**changes))
+def test_verdict_on_a_client(changes: dict[str, Any], expected: str) -> None:
+    """A slow median, a failure, fewer streams are falling behind; a late server decides nothing."""
+    assert verdict(row(**changes)) == expected
 
 
 def test_ceiling_is_of_the_cases_that_were_kept_up_with() -> None:
     """Ceilings are the largest loads a client kept up with, 0 if there is none."""
+    kept, fell = {"verdict": "kept up"}, {"verdict": "fell behind"}
     rows = [
-        row(),
-        row(offered_events_s=900, keeps_up=False),
-        row(streams=50, offered_events_s=80),
-        row(client="b", keeps_up=False),
+        row(**kept),
+        row(offered_events_s=900, **fell),
+        row(streams=50, offered_events_s=80, **kept),
+        row(client="b", **fell),
     ]
     assert ceilings(rows) == {
         "a": {"events_per_s": 100, "streams": 50},
