@@ -64,5 +64,5 @@ def _interleaved(tensor: Tensor) -> Tensor:
     width: int = tiny_dsa.CONFIG["index_head_dim"]
     order = torch.arange(ROPE).view(2, ROPE // 2).T.flatten()
     order = torch.cat([order, torch.arange(ROPE, width)])
-    heads = tensor.unflatten(0, (-1, width))
+    heads = tensor.view(-1, width, *tensor.shape[1:])
     return heads[:, order].flatten(0, 1).contiguous()
