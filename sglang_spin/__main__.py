@@ -12,7 +12,13 @@ from sglang_spin import __version__
 from sglang_spin.config import from_env
 from sglang_spin.cpu.patches import PATCHES
 from sglang_spin.engine.install import TARGETS
-from sglang_spin.engine.ledger import SGLANG_VERSION, Finding, inspect_target, installed_version
+from sglang_spin.engine.ledger import (
+    GOOD,
+    SGLANG_VERSION,
+    Finding,
+    inspect_target,
+    installed_version,
+)
 
 _PACKAGES = ("torch", "triton", "transformers", "sglang-kernel", "sgl-deep-gemm", "numba")
 
@@ -36,7 +42,7 @@ def examine() -> dict[str, object]:
     version_ok = installed_version() == SGLANG_VERSION
     plugins = sorted(e.name for e in entry_points(group="sglang.srt.plugins"))
     return {
-        "ok": version_ok and "spin" in plugins and all(f.status == "ok" for f in findings),
+        "ok": version_ok and "spin" in plugins and all(f.status in GOOD for f in findings),
         "sglang_spin": __version__,
         "sglang": {"installed": installed_version(), "needed": SGLANG_VERSION},
         "python": platform.python_version(),

@@ -26,7 +26,11 @@ def _run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         (["--model=deepseek-v4-flash"], {}, "284B parameters"),
         (["--model=deepseek-v4-pro"], {}, "try --model tiny-v4"),
         (["--model=glm-5"], {}, "try --model tiny-dsa"),
-        (["--model=tiny"], {}, "one of tiny-dsa, tiny-dsa-mtp, tiny-v4, deepseek-v4-flash"),
+        (
+            ["--model=tiny"],
+            {},
+            "one of tiny-dsa, tiny-dsa-mtp, tiny-glm, tiny-v4, deepseek-v4-flash",
+        ),
         (["--model=tiny-dsa", "--spin-sparsity=1.5"], {}, "0 <= sparsity < 1"),
         (["--model=tiny-dsa", "--spin-policy=none"], {}, "policy must be one of"),
         (["--model=tiny-dsa", "--spin-miss-slo=5"], {}, "0 <= miss_slo < 1, got 5.0"),

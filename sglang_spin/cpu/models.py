@@ -9,16 +9,18 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from sglang_spin.cpu import tiny_dsa, tiny_dsa_mtp, tiny_v4
+from sglang_spin.cpu import tiny_dsa, tiny_dsa_mtp, tiny_glm, tiny_v4
 
 _FINGERPRINTS: dict[str, Callable[[], str]] = {
     "tiny-dsa": tiny_dsa.fingerprint,
     "tiny-dsa-mtp": tiny_dsa_mtp.fingerprint,
+    "tiny-glm": tiny_glm.fingerprint,
     "tiny-v4": tiny_v4.fingerprint,
 }
 _WRITERS: dict[str, Callable[[Path], None]] = {
     "tiny-dsa": tiny_dsa.write,
     "tiny-dsa-mtp": tiny_dsa_mtp.write,
+    "tiny-glm": tiny_glm.write,
     "tiny-v4": tiny_v4.write,
 }
 

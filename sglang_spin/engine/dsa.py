@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.step import Plan
+from sglang_spin.engine.hooks.logits import by_callback
 from sglang_spin.engine.runtime import Runtime
 
 
@@ -23,11 +24,16 @@ class SpinIndexerMetadata(DSAIndexerMetadata):  # type: ignore[misc]  # SGLang i
     spin_layer: int = -1
     spin_plan: Plan | None = None
 
-    def topk_transform(self, logits: Tensor, topk: int, **kwargs: Any) -> Tensor:
-        """Observe the scores, then select as the engine does. logits: fp32 [rows, columns]."""
+    def observe_scores(self, logits: Tensor) -> None:
+        """Hand the layer's scores to the state. logits: fp32 [rows, columns]."""
         assert self.spin_runtime is not None
         assert self.spin_plan is not None
         self.spin_runtime.observe(self.spin_layer, logits, self.spin_plan)
+
+    def topk_transform(self, logits: Tensor, topk: int, **kwargs: Any) -> Tensor:
+        """Observe the scores, unless a patched engine calls back with them; then select."""
+        if not by_callback():
+            self.observe_scores(logits)
         result: Tensor = super().topk_transform(logits, topk, **kwargs)
         return result
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sglang_spin.engine.attach import attach, is_attached
 from sglang_spin.engine.fatal import die
 from sglang_spin.engine.hook import Evidence, Hook
 from sglang_spin.engine.hooks import ALL, RELIED_ON
@@ -33,34 +34,30 @@ TARGETS: tuple[Target, ...] = (
 def register_stage_one() -> None:
     """Check the ledger and register what every process needs. Raises PatchDrift."""
     from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     require(TARGETS)
-    HookRegistry.register(SCHEDULER.target.dotted, SCHEDULER.handler, HookType[SCHEDULER.how.value])
+    attach(SCHEDULER, SCHEDULER.handler)
     register_resolution_hook("handle_other_validations")(_refuse_options)
 
 
 def apply(hooks: tuple[Hook, ...], evidence: Evidence) -> None:
     """Register the hooks and apply them at once; end the process if one did not take."""
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.plugins.hook_registry import HookRegistry
 
     for hook in hooks:
-        HookRegistry.register(
-            hook.target.dotted, evidence.witnessed(hook), HookType[hook.how.value]
-        )
+        attach(hook, evidence.witnessed(hook))
     HookRegistry.apply_hooks()
     for hook in hooks:
-        if hook.target.dotted not in HookRegistry._patched:
+        if not is_attached(hook):
             die(f"{hook.target.name} could not be hooked (see the log): SPIN would be inactive")
 
 
 def _refuse_options(server_args: Any, previous: Any) -> None:
     from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.arg_groups.overrides import resolving_view
-    from sglang.srt.plugins.hook_registry import HookRegistry
 
     # the last moment in the front process: what SGLang failed to hook there it only logged
-    if SCHEDULER.target.dotted not in HookRegistry._patched:
+    if not is_attached(SCHEDULER):
         raise SystemExit(f"sglang_spin: {SCHEDULER.target.name} could not be hooked (see the log)")
     previous(server_args)
     # the model first: what it implies (a page size, a backend) would be a less telling reason

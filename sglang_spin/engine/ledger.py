@@ -15,7 +15,11 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from sglang_spin.engine.patched import PATCHED
+
 SGLANG_VERSION = "0.5.23"
+
+GOOD = ("ok", "patched")
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -47,7 +51,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The state of one target: status is "ok", "changed" or "missing"."""
+    """The state of one target: status is "ok", "patched" (by patches/), "changed" or "missing"."""
 
     target: Target
     status: str
@@ -79,17 +83,34 @@ def inspect_target(target: Target) -> Finding:
         found = fingerprint(target.name)
     except LookupError as error:
         return Finding(target, "missing", str(error))
+    if found == PATCHED.get(target.name):
+        return Finding(target, "patched", found)
     if found != target.expect:
         return Finding(target, "changed", f"found {found}, expected {target.expect}")
     return Finding(target, "ok", found)
 
 
+def is_patched(name: str) -> bool:
+    """Whether the installed body of this name is the one that patches/ makes of it."""
+    return name in PATCHED and fingerprint(name) == PATCHED[name]
+
+
 def require(targets: tuple[Target, ...]) -> None:
-    """Raise PatchDrift with one line unless this is the pinned SGLang with unchanged targets."""
+    """Raise PatchDrift with one line unless this is the pinned SGLang with unchanged targets.
+
+    A package that patches/ was applied to must have all of it.
+    """
     require_version()
-    for target in targets:
-        finding = inspect_target(target)
-        if finding.status != "ok":
+    findings = [inspect_target(target) for target in targets]
+    patched = any(finding.status == "patched" for finding in findings)
+    for finding in findings:
+        target = finding.target
+        if patched and finding.status == "ok" and target.name in PATCHED:
+            raise PatchDrift(
+                f"sglang_spin: {target.name} is not patched and others are; apply all of patches/ "
+                f"to a fresh copy of sglang=={SGLANG_VERSION}"
+            )
+        if finding.status not in GOOD:
             raise PatchDrift(
                 f"sglang_spin: {target.name} is {finding.status} upstream ({finding.detail}); "
                 f"install sglang=={SGLANG_VERSION} or a sglang-spin release made for yours"

@@ -143,11 +143,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "it takes logical positions from the top-k, which a compact table does not give",
     ),
     Refusal(
-        "--enable-streaming-session",
-        lambda o: o.enable_streaming_session,
-        "a session keeps its row between turns, and a row's history ends with its request",
-    ),
-    Refusal(
         "--enable-two-batch-overlap",
         lambda o: o.enable_two_batch_overlap,
         "each half batch has an attention backend of its own, without SPIN's state",

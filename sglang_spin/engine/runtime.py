@@ -13,6 +13,7 @@ from sglang_spin.engine.events import EventQueue
 from sglang_spin.engine.fatal import die
 from sglang_spin.engine.fused import FusedScorer
 from sglang_spin.engine.hook import Evidence, Hook, Proof
+from sglang_spin.engine.memory import require_memory
 from sglang_spin.engine.metrics import Exporter
 from sglang_spin.engine.reader import Reader
 from sglang_spin.engine.slo import SloKeeper
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from sglang_spin.engine.v4 import CompactC4
 
 logger = logging.getLogger(__name__)
-
-STATE_BYTES = 12  # per layer, row and block, of every policy but spin-paper
-STASH_BYTES = 4  # more for each verify row beyond the first
-WORKSPACE_BYTES = 9  # of which 1 for audits
 
 
 class Runtime:
@@ -54,7 +51,7 @@ class Runtime:
         self.decode_allocations = 0
         self.used_rows: set[int] = set()
         self.telemetry: Telemetry | None = None
-        self.opened = self.closed = 0
+        self.opened = self.closed = 0  # rows
         self.plan: Plan | None = None
         self.engine_plan: EnginePlan | None = None
 
@@ -92,7 +89,7 @@ class Runtime:
             ratio=ratio,
             verify_rows=verify_rows,
         )
-        _check_memory(shape)
+        require_memory(shape)
         self.state = SpinState(self.config, shape, runner.device)
         if self.config.scorer == "fused":
             self.fused = FusedScorer(self.state, runner.model_config.hf_config.index_n_heads)
@@ -188,10 +185,6 @@ class Runtime:
         self.used_rows.update(rows)
         self.opened += len(rows)
 
-    def row_closed(self) -> None:
-        """Note a row that was given back."""
-        self.closed += 1
-
     def _require(self, proof: Proof) -> None:
         if missing := self.evidence.missing(self.hooks, proof):
             die(f"{missing[0]} was never reached by {proof.value}: SPIN would be inactive")
@@ -223,22 +216,6 @@ def _audits(totals: Totals) -> dict[str, object]:
         "miss_p99": [t.miss_p99 for t in totals.layers],
         "exploration_yield": [t.exploration_yield for t in totals.layers],
     }
-
-
-def _check_memory(shape: Shape) -> None:
-    """End the process if the state cannot fit; it grows with request rows times context length."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return
-    blocks = shape.layers * shape.rows * shape.blocks
-    each = STATE_BYTES + STASH_BYTES * (shape.verify_rows - 1) + WORKSPACE_BYTES
-    needed, free = blocks * each, torch.cuda.mem_get_info()[0]
-    if needed > free:
-        die(
-            f"the state of {shape.rows} request rows needs {needed / 1e9:.1f} GB and the GPU has "
-            f"{free / 1e9:.1f} GB left; lower --max-running-requests or --mem-fraction-static"
-        )
 
 
 _runtime: Runtime | None = None

@@ -103,9 +103,12 @@ class Oracle:
         """What is kept of a row whose prediction is `chosen`; audits keep more."""
         return chosen
 
+    def _blocks(self, tokens: int) -> int:
+        return -(-(tokens // self.ratio) // 64)
+
     def _fold(self, state: Row) -> None:
         for i, maxima in enumerate(state.stash):
-            newest = -(-((state.stash_length + i) // self.ratio) // 64) - 1
+            newest = self._blocks(state.stash_length + i) - 1
             for block, score in maxima.items():
                 self._average(state.vertical, block, score)
                 self._average(state.distance, newest - block, score)
@@ -128,9 +131,9 @@ class Oracle:
         """The best score that a block gets in any of the rows."""
         scores: dict[int, np.float32] = {}
         for i in range(more + 1):
-            for block, score in self._of_row(state, -(-(length + i) // 64)).items():
+            for block, score in self._of_row(state, self._blocks(length + i)).items():
                 scores[block] = max(score, scores.get(block, score))
-        count = -(-(length + more) // 64)
+        count = self._blocks(length + more)
         pinned = {0, count - 1} | ({max(0, count - 2)} if more else set())
         forced = pinned | (set(range(count)) - set(scores))
         trusted = [b for b, score in scores.items() if score != SUSPECT]

@@ -16,15 +16,6 @@ FOLDER = "KEEP_PROBE"
 BLOCK = 64
 
 
-def write_plugin(folder: Path) -> None:
-    """Make `folder`, once on PYTHONPATH, an installed distribution whose plugin is this module."""
-    info = folder / "keep_probe-1.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: keep-probe\nVersion: 1\n")
-    entry = f"keep_probe = {__name__}:register"
-    (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\n{entry}\n")
-
-
 def steps(folder: Path, rank: int) -> list[dict[str, Any]]:
     """What a rank wrote, in order."""
     lines = (folder / f"{rank}.jsonl").read_text().splitlines()

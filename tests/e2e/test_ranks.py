@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,12 +12,12 @@ from typing import Any
 import pytest
 
 from tests.e2e import _keep_probe as probe
+from tests.e2e import probe_plugin
 from tests.e2e.prompts import prompt
 from tests.e2e.server import Server, serve
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 # Two ranks add partial products in another order. Measured over 96 steps (29 November 2026): the
 # largest difference of a log-probability was 1.2e-4, its median 4e-6 in the worst request, and no
 # token differed. The larger bound leaves room for an entry swapped at the boundary of the top-k.
@@ -36,9 +35,7 @@ def probed(folder: Path, *arguments: str) -> Iterator[Server]:
     """A server whose ranks write what they keep to `folder`/keep."""
     keep = folder / "keep"
     keep.mkdir()
-    probe.write_plugin(folder / "plugin")
-    paths = [str(folder / "plugin"), str(ROOT)]
-    env = {"PYTHONPATH": os.pathsep.join(paths), probe.FOLDER: str(keep)}
+    env = probe_plugin.install(folder / "plugin", probe.__name__) | {probe.FOLDER: str(keep)}
     with serve(folder / "server.log", *arguments, env=env) as server:
         yield server
 

@@ -161,7 +161,8 @@ def test_unhooked_verify_steps_end_the_server(tmp_path: Path) -> None:
     call = "as recorder_outputs,\n        ):\n            output = self._forward_raw("
     round_it = call.replace("self._forward_raw(", "type(self)._forward_raw.__wrapped__(self, ")
     env = doctored_sglang(tmp_path, "srt/model_executor/model_runner.py", call, round_it)
-    code, output = run_server(env, *NGRAM)
+    # two drafts at most, so that the server's own warm-up request takes three steps
+    code, output = run_server(env, f"--model={MODEL}", *_eagle(1))
     assert code != 0
     lines = [line for line in output.splitlines() if line.startswith("sglang_spin:")]
     assert "ModelRunner._forward_raw was never reached" in lines[-1]

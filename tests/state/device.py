@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class SpinDevice:
         """Queue a forward. What is in flight comes first on the stream, then the events."""
         self.run()
         step = self._decode(batch) if batch.forward_mode.is_decode() else self._extend(batch)
-        self._forward(batch, step)
+        self._forward(batch.forward_mode, step)
         tokens = [self._sample() for _ in batch.reqs]
         for req, token in zip(batch.reqs, tokens, strict=True):
             if batch.forward_mode.is_decode() or req is not batch.chunked_req:
@@ -76,7 +77,7 @@ class SpinDevice:
     def idle(self) -> None:
         """A forward without requests, and everything before it."""
         self.run()
-        self._forward(ScheduleBatch(reqs=[], forward_mode=ForwardMode.IDLE), None)
+        self._forward(ForwardMode.IDLE, None)
 
     def run(self) -> None:
         """Execute what was launched."""
@@ -124,11 +125,12 @@ class SpinDevice:
         expected = tuple(self.count[key] for key in keys)
         assert found == expected, f"counted {found}, expected {expected}"
 
-    def _forward(self, batch: ScheduleBatch, step: _Step | None) -> None:
+    def _forward(self, mode: ForwardMode, step: _Step | None) -> None:
         def original(_runner: Any, _batch: Any) -> None:
             if step is not None:
                 self.pending.append(step)
 
+        batch = SimpleNamespace(forward_mode=mode, _original_forward_mode=None)
         runner_hook._around_forward(original, self.pools.runtime.runner, batch)
 
     def _blocks(self, tokens: int) -> int:

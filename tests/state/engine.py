@@ -104,7 +104,7 @@ def build(sizes: Sizes, config: SpinConfig) -> Pools:
     windowed = sizes.ratio > 1
     allocator = _windowed_allocator(sizes) if windowed else _allocator(sizes)
     full = allocator.full_attn_allocator if windowed else allocator
-    runtime.attach(_runner(rows, sizes.index_topk), full, list(LAYERS), sizes.ratio)
+    runtime.attach(_runner(rows, sizes.index_topk), full, list(LAYERS), ratio=sizes.ratio)
     runtime.proven = True  # the proof asks for hooks on a model, and there is none
     kinds = (ComponentType.FULL, ComponentType.SWA) if windowed else (ComponentType.FULL,)
     tree = UnifiedRadixCache(

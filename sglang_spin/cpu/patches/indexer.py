@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sglang_spin.cpu.patches.edit import replace_statement
-from sglang_spin.engine.ledger import Target
+from sglang_spin.engine.ledger import Target, is_patched
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,12 +122,13 @@ def _patch_class(indexer: Any) -> None:
     indexer._weights_proj_bf16_in_fp32_out = _head_gates
     indexer._get_mqa_logits_budget_bytes = lambda _self, _device: LOGITS_BUDGET_BYTES
     indexer._pad_heads_for_deep_gemm = staticmethod(lambda q, w: (q, w, q.shape[1]))
-    replace_statement(
-        indexer,
-        "_get_topk_ragged",
-        'assert device_index is not None, "q_fp8 must be on an indexed CUDA device"',
-        "device_index = 0",
-    )
+    if not is_patched(f"{_INDEXER}:Indexer._get_topk_ragged"):
+        replace_statement(
+            indexer,
+            "_get_topk_ragged",
+            'assert device_index is not None, "q_fp8 must be on an indexed CUDA device"',
+            "device_index = 0",
+        )
 
 
 def _schedule(context_lens: Tensor, _block: int, units: int) -> Tensor:

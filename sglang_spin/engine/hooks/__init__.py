@@ -5,6 +5,7 @@ from sglang_spin.engine.hook import Hook
 from sglang_spin.engine.hooks import (
     allocator,
     backend,
+    logits,
     metrics,
     requests,
     runner,
@@ -16,6 +17,7 @@ from sglang_spin.engine.ledger import Target
 
 ALL: tuple[Hook, ...] = (
     *backend.HOOKS,
+    *logits.HOOKS,
     *v4.HOOKS,
     *requests.HOOKS,
     *allocator.HOOKS,
@@ -39,7 +41,10 @@ def active(
     config: SpinConfig, attention_backend: str = "dsa", *, speculative: bool = False
 ) -> tuple[Hook, ...]:
     """The hooks that a server with these options installs."""
-    unused: tuple[Hook, ...] = v4.HOOKS if attention_backend == "dsa" else backend.HOOKS
+    dsa = attention_backend == "dsa"
+    unused: tuple[Hook, ...] = v4.HOOKS if dsa else backend.HOOKS
+    if not dsa or not logits.by_callback():
+        unused += logits.HOOKS
     unused += (allocator.PLAIN_DECODE if speculative else allocator.SPECULATIVE_DECODE,)
     if config.scorer != "fused":
         unused += scorer.HOOKS

@@ -40,7 +40,7 @@ def _around_release(original: Any, req: Any, tree_cache: Any, *, checkpoint: boo
     pages = table[row, :end:block].long() // block
     index = torch.tensor([row], dtype=torch.int64).to(table.device, non_blocking=True)
     runtime = runtimes.current()
-    runtime.row_closed()
+    runtime.closed += 1
     runtime.events.put(RowClosed(index, pages, length))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from sglang_spin.engine import runtime as runtimes
 from sglang_spin.engine.hook import Hook, How, Proof
-from sglang_spin.engine.ledger import Target
+from sglang_spin.engine.ledger import Target, is_patched
 
 _MODULE = "sglang.srt.managers.scheduler_components.internal_state"
 
@@ -16,8 +16,9 @@ def _after_state(result: Any, _controller: Any, _request: Any) -> None:
 
     # one reply per attention-DP rank, from the first of its TP ranks; the others keep the same
     parallel = get_parallel()
-    ranks = {"attn_dp_rank": parallel.attn_dp_rank, "tp_rank": parallel.tp_rank}
-    result.internal_state["spin"] = ranks | runtimes.current().report()
+    rank = {"attn_dp_rank": parallel.attn_dp_rank, "tp_rank": parallel.tp_rank}
+    by = {"attached_by": "callbacks" if is_patched(HOOKS[0].target.name) else "hooks"}
+    result.internal_state["spin"] = rank | by | runtimes.current().report()
 
 
 HOOKS = (
