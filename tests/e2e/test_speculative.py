@@ -161,6 +161,8 @@ def test_unhooked_verify_steps_end_the_server(tmp_path: Path) -> None:
     call = "as recorder_outputs,\n        ):\n            output = self._forward_raw("
     round_it = call.replace("self._forward_raw(", "type(self)._forward_raw.__wrapped__(self, ")
     env = doctored_sglang(tmp_path, "srt/model_executor/model_runner.py", call, round_it)
+    # what SGLang would wait for before it ends: dumps of a CUDA process and of Python stacks
+    env |= {"SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0", "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0"}
     # two drafts at most, so that the server's own warm-up request takes three steps
     code, output = run_server(env, f"--model={MODEL}", *_eagle(1))
     assert code != 0
