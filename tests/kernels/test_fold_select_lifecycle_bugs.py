@@ -9,7 +9,7 @@ from torch import Tensor
 from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import SUSPECT
-from sglang_spin.kernels.fold_select import allocate, fold_select
+from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
 from sglang_spin.kernels.fold_select import triton as kernel
 from tests.kernels.small_steps import (
     SHAPE,
@@ -116,7 +116,7 @@ def test_d28_buffers_stay_where_a_graph_recorded_them(monkeypatch: pytest.Monkey
     warm(twins, {1: 9, 2: 9})
     lengths, rows = int32([9 * BLOCK - 5, 9 * BLOCK - 7]), torch.tensor([1, 2])
     table = page_tables([9, 9], 12)
-    held = [t.data_ptr() for t in (*vars(workspace).values(), *_state_tensors(twins))]
+    held = [t.data_ptr() for t in _held(workspace, twins)]
     for _ in range(3):
         lengths += 1
         with monkeypatch.context() as patch:
@@ -126,7 +126,12 @@ def test_d28_buffers_stay_where_a_graph_recorded_them(monkeypatch: pytest.Monkey
                 twins.kernel, table, lengths, rows, workspace=workspace, impl="triton"
             )
         assert plan.pages.data_ptr() == workspace.pages.data_ptr()
-    assert held == [t.data_ptr() for t in (*vars(workspace).values(), *_state_tensors(twins))]
+    assert held == [t.data_ptr() for t in _held(workspace, twins)]
+
+
+def _held(workspace: Workspace, twins: Twins) -> list[Tensor]:
+    outputs = [t for t in vars(workspace).values() if t is not None]
+    return outputs + _state_tensors(twins)
 
 
 def _refuse(*_: object, **__: object) -> Tensor:

@@ -64,7 +64,8 @@ def test_c24_state_beyond_two_to_the_31st_element() -> None:
         history = block_history(state)
         history.vertical = _reserve((layers, rows, blocks), torch.float32)
         history.distance = _reserve((layers, rows, blocks), torch.float32)
-        history.recent = _reserve((layers, rows, blocks), torch.int32)
+        history.stash = _reserve((1, layers, rows, blocks), torch.int32)
+        history.recent = history.stash[0]
         state.prior = _reserve((layers, pages + 1), torch.float32)
         state.shape = shape
         state.budgets = torch.arange(blocks + 1, dtype=torch.int32) // 2

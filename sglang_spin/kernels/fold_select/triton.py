@@ -15,7 +15,7 @@ import triton.language as tl
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory
 from sglang_spin.core.step import Plan, SpinState
-from sglang_spin.kernels.fold_select.cases import compile_cases
+from sglang_spin.kernels.fold_select.cases import compile_cases, max_registers
 from sglang_spin.kernels.fold_select.primitives import (
     audit_due,
     blocks_to_fold,
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 CHUNK = 512  # blocks at a time
 NUM_WARPS = 8
-# four programs on a multiprocessor; left alone, ptxas spills a word to get there
-MAX_REGISTERS = 64
 NUM_STAGES = 1  # passes write what the next one reads: nothing may be loaded ahead
 
 _BLOCK = tl.constexpr(BLOCK)
@@ -248,7 +246,7 @@ def begin(
         num_stages=NUM_STAGES,
         enable_fp_fusion=False,  # the reference rounds after every operation
         # HIP has no such option
-        **({} if torch.version.hip else {"maxnreg": MAX_REGISTERS}),
+        **({} if torch.version.hip else {"maxnreg": max_registers(out.flags is not None)}),
     )
 
 
@@ -257,5 +255,4 @@ COMPILE_CASES = FOLD_CASES + compile_cases(
     {"CHUNK": CHUNK},
     num_warps=NUM_WARPS,
     num_stages=NUM_STAGES,
-    max_registers=MAX_REGISTERS,
 )
