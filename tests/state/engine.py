@@ -30,7 +30,7 @@ from sglang_spin.engine.hooks import requests as request_hooks
 from sglang_spin.engine.install import apply
 from sglang_spin.engine.runtime import Runtime
 
-HOOKS = (*allocator_hooks.HOOKS, *request_hooks.HOOKS)
+HOOKS = (*allocator_hooks.HOOKS, allocator_hooks.PLAIN_DECODE, *request_hooks.HOOKS)
 WINDOW = 128  # tokens that a sliding-window layer reads
 LAYERS = (1, 4)  # engine layer ids that own an indexer
 _evidence = Evidence()

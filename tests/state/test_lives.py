@@ -16,7 +16,7 @@ from tests.state.machine import Lives
 
 OPERATIONS = 20_000
 RUN = settings(
-    max_examples=50,
+    max_examples=100,
     stateful_step_count=50,
     deadline=None,
     derandomize=True,  # the same lives in every run, on every machine
@@ -67,7 +67,7 @@ def test_the_same_holds_beside_a_sliding_window(capsys: pytest.CaptureFixture[st
     run_state_machine_as_test(WindowedLives, settings=settings(RUN, max_examples=15))
     with capsys.disabled():
         sys.stdout.write(f"\n{WindowedLives.operations} operations: {WindowedLives.seen}\n")
-    assert WindowedLives.operations >= OPERATIONS // 4
+    assert WindowedLives.operations >= OPERATIONS // 10
     assert WindowedLives.seen["seeded blocks"] >= 50
 
 
