@@ -38,9 +38,7 @@ def _wrap_step(*_args: Any, **_options: Any) -> None:
 
     original = Runtime.begin
 
-    def begin(
-        self: Runtime, page_table: Any, lengths: Any, request_rows: Any, *verify: Any
-    ) -> Any:
+    def begin(self: Runtime, page_table: Any, lengths: Any, request_rows: Any, *verify: Any) -> Any:
         plan = original(self, page_table, lengths, request_rows, *verify)
         real = [i for i, row in enumerate(request_rows.tolist()) if row]
         if real:

@@ -27,7 +27,8 @@ TOKENS = 24
 LAYERS = 4
 TWO = ("--tp-size=2",)
 ATTENTION_DP = ("--tp-size=2", "--dp-size=2", "--enable-dp-attention")
-SPARSE = ("--spin-sparsity=0.5",)
+# no audits: which step of a row is audited depends on its generation, which ranks do not share
+SPARSE = ("--spin-sparsity=0.5", "--spin-audit-every=0")
 
 
 @contextmanager
