@@ -30,7 +30,8 @@ ARMS = {
     "dense": ("--spin-policy=dense",),
     "spin": ("--spin-sparsity=0.5",),
 }
-# measured: 0.5 and 2.4 MB over 350 requests; 30 KB left behind by each of them would show
+# stock itself grows, by 24 MB over 350 requests in one run; SPIN grew by less than stock. Beyond
+# stock's growth 30 KB left behind by each request would show
 GROWTH_MB = 10.0
 
 
@@ -78,6 +79,11 @@ def arms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Arm]:
     return done
 
 
+def _grown(arm: Arm) -> float:
+    """MB by which a server grew after the warm-up."""
+    return max(arm.memory) - arm.memory[0]
+
+
 def test_the_story_is_eventful(arms: dict[str, Arm], capsys: pytest.CaptureFixture[str]) -> None:
     """It has the requests it promises, many of them on a cached prefix or left by their user."""
     for name, arm in arms.items():
@@ -95,12 +101,11 @@ def test_stock_and_dense_answer_alike(arms: dict[str, Arm]) -> None:
     assert differences(arms["stock"].answers, arms["dense"].answers) == []
 
 
-@pytest.mark.parametrize("name", list(ARMS))
-def test_memory_is_flat(arms: dict[str, Arm], name: str) -> None:
-    """From the end of the warm-up on, the processes of a server keep their size."""
-    memory = arms[name].memory
-    assert len(memory) >= 10
-    assert max(memory) - memory[0] < GROWTH_MB
+@pytest.mark.parametrize("name", ["dense", "spin"])
+def test_memory_grows_no_more_than_stocks(arms: dict[str, Arm], name: str) -> None:
+    """From the end of the warm-up on, SPIN adds nothing to what the engine itself grows by."""
+    assert len(arms[name].memory) >= 10
+    assert _grown(arms[name]) < _grown(arms["stock"]) + GROWTH_MB
 
 
 @pytest.mark.parametrize("name", ["dense", "spin"])
