@@ -71,7 +71,7 @@ def _delta(server: Server, prompts: list[list[int]], tokens: int) -> tuple[dict,
 
 
 @pytest.mark.xfail(
-    reason="expects a hit of 10 pages, the engine gives 8: a window page short or a wrong expectation",
+    reason="expects a hit of 10 pages, the engine gives 8: a window page or the expectation",
     strict=False,
 )
 def test_blocks_of_256_tokens_are_seeded_and_skipped(stock: list[tuple], tmp_path: Path) -> None:
