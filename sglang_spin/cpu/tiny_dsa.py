@@ -5,10 +5,12 @@ One folder serves SGLang and transformers: both read the same names from the sam
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
+
+from sglang_spin.cpu.tiny_folder import source_hash, write_model
+
+SOURCES = ("tiny_dsa.py", "tiny_dsa_weights.py", "tiny_stream.py")
 
 CONFIG: dict[str, Any] = {
     "architectures": ["DeepseekV32ForCausalLM"],
@@ -68,16 +70,11 @@ CONFIG: dict[str, Any] = {
 
 def fingerprint() -> str:
     """Hash of the generator's source: any change of it gives the model another folder."""
-    names = ("tiny_dsa.py", "tiny_dsa_weights.py", "tiny_stream.py")
-    sources = (Path(__file__).with_name(name).read_bytes() for name in names)
-    return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
+    return source_hash(*SOURCES)
 
 
 def write(folder: Path) -> None:
     """Write config.json and model.safetensors (bf16, Hugging Face names) into `folder`."""
-    from safetensors.torch import save_file
-
     from sglang_spin.cpu.tiny_dsa_weights import weights
 
-    (folder / "config.json").write_text(json.dumps(CONFIG, indent=1))
-    save_file(weights(), str(folder / "model.safetensors"), metadata={"format": "pt"})
+    write_model(folder, CONFIG, weights())

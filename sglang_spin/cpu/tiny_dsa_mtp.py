@@ -5,12 +5,11 @@ The target's weights are those of `tiny-dsa`, so its tokens are too.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglang_spin.cpu import tiny_dsa
+from sglang_spin.cpu.tiny_folder import source_hash, write_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,20 +21,15 @@ CONTEXT = 0.3  # weight of the target's last hidden state in the draft layer's i
 
 def fingerprint() -> str:
     """Hash of the generator's source: any change of it gives the model another folder."""
-    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    return hashlib.sha256(f"{tiny_dsa.fingerprint()} {own}".encode()).hexdigest()[:12]
+    return source_hash("tiny_dsa_mtp.py", *tiny_dsa.SOURCES)
 
 
 def write(folder: Path) -> None:
     """Write config.json and model.safetensors (bf16, Hugging Face names) into `folder`."""
-    from safetensors.torch import save_file
-
     from sglang_spin.cpu.tiny_dsa_weights import weights
 
-    (folder / "config.json").write_text(json.dumps(CONFIG, indent=1))
     target = weights()
-    tensors = target | nextn_weights(target)
-    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    write_model(folder, CONFIG, target | nextn_weights(target))
 
 
 def nextn_weights(target: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -6,12 +6,11 @@ layer that has an indexer scores as in `tiny-dsa` but for the rounding of its fp
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglang_spin.cpu import tiny_dsa
+from sglang_spin.cpu.tiny_folder import source_hash, write_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,16 +32,12 @@ _ROTARY = ("wq_b.weight", "wk.weight", "k_norm.weight", "k_norm.bias")
 
 def fingerprint() -> str:
     """Hash of the generator's source and of the one it rests on."""
-    own = Path(__file__).read_bytes()
-    return hashlib.sha256(own + tiny_dsa.fingerprint().encode()).hexdigest()[:12]
+    return source_hash("tiny_glm.py", *tiny_dsa.SOURCES)
 
 
 def write(folder: Path) -> None:
     """Write config.json and model.safetensors (bf16, Hugging Face names) into `folder`."""
-    from safetensors.torch import save_file
-
-    (folder / "config.json").write_text(json.dumps(CONFIG, indent=1))
-    save_file(weights(), str(folder / "model.safetensors"), metadata={"format": "pt"})
+    write_model(folder, CONFIG, weights())
 
 
 def weights() -> dict[str, Tensor]:

@@ -7,10 +7,10 @@ streams. One folder serves SGLang and transformers: both read DeepSeek's own ten
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
+
+from sglang_spin.cpu.tiny_folder import source_hash, write_model
 
 CONFIG: dict[str, Any] = {
     "architectures": ["DeepseekV4ForCausalLM"],
@@ -78,16 +78,11 @@ CONFIG: dict[str, Any] = {
 
 def fingerprint() -> str:
     """Hash of the generator's source: any change of it gives the model another folder."""
-    names = ("tiny_v4.py", "tiny_v4_weights.py", "tiny_stream.py")
-    sources = (Path(__file__).with_name(name).read_bytes() for name in names)
-    return hashlib.sha256(b"".join(sources)).hexdigest()[:12]
+    return source_hash("tiny_v4.py", "tiny_v4_weights.py", "tiny_stream.py")
 
 
 def write(folder: Path) -> None:
     """Write config.json and model.safetensors (DeepSeek's names) into `folder`."""
-    from safetensors.torch import save_file
-
     from sglang_spin.cpu.tiny_v4_weights import weights
 
-    (folder / "config.json").write_text(json.dumps(CONFIG, indent=1))
-    save_file(weights(), str(folder / "model.safetensors"), metadata={"format": "pt"})
+    write_model(folder, CONFIG, weights())

@@ -47,20 +47,14 @@ class Reader:
         (vector, event), self.pending = self.pending, None
         if event is not None:
             event.synchronize()
-        return self._numbers(vector)
-
-    def now(self) -> Totals:
-        """The totals at this moment. Waits for the device."""
-        if self.pinned is not None:
-            torch.cuda.synchronize()
-        return self._numbers(pack(self.state).cpu())
+        return _numbers(self.state, vector)
 
     def at_rest(self) -> Totals | None:
         """The totals if a forward ran after the last call, for a scheduler without work."""
         if self.delivered == self.forwards:
             return None
         self.delivered = self.forwards
-        return self.now()
+        return totals_now(self.state)
 
     def _copy(self) -> tuple[Tensor, Any]:
         vector = pack(self.state)
@@ -71,5 +65,13 @@ class Reader:
         event.record()
         return self.pinned, event
 
-    def _numbers(self, vector: Tensor) -> Totals:
-        return unpack(vector, self.state.shape.layers, self.state.shape.index_topk)
+
+def totals_now(state: SpinState) -> Totals:
+    """The totals at this moment. Waits for the device."""
+    if state.counters.kept.is_cuda:
+        torch.cuda.synchronize()
+    return _numbers(state, pack(state).cpu())
+
+
+def _numbers(state: SpinState, vector: Tensor) -> Totals:
+    return unpack(vector, state.shape.layers, state.shape.index_topk)

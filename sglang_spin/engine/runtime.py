@@ -15,7 +15,7 @@ from sglang_spin.engine.fused import FusedScorer
 from sglang_spin.engine.hook import Evidence, Hook, Proof
 from sglang_spin.engine.memory import require_memory
 from sglang_spin.engine.metrics import Exporter
-from sglang_spin.engine.reader import Reader
+from sglang_spin.engine.reader import Reader, totals_now
 from sglang_spin.engine.slo import SloKeeper
 from sglang_spin.engine.telemetry import Telemetry
 from sglang_spin.kernels.audit import audit
@@ -175,7 +175,7 @@ class Runtime:
         the first forward, overlap included.
         """
         self.decode_allocations += 1
-        if self.decode_allocations > 2:
+        if self.decode_allocations > 2 and not self.proven:
             self._require(Proof.DECODE)
 
     def rows_opened(self, rows: list[int]) -> None:
@@ -204,7 +204,7 @@ class Runtime:
             "rows_opened": self.opened,
             "rows_closed": self.closed,
             **self.state.counters.read(),
-            **_audits(Reader(self.state).now()),
+            **_audits(totals_now(self.state)),
         }
 
 

@@ -12,6 +12,7 @@ import torch
 from numba import njit, prange
 
 from sglang_spin.cpu.kernels import types as ty
+from sglang_spin.cpu.kernels.softmax import NO_SINK, softmax
 from sglang_spin.cpu.kernels.vector_mla import HEADS, STEP, WIDTH, dot_heads, mix_rows
 
 if TYPE_CHECKING:
@@ -53,20 +54,6 @@ def sparse_mla(
     return out[:, :heads].to(q_latent.dtype)
 
 
-@njit(ty.VOID(ty.F32_1, ty.F32), cache=True, boundscheck=False)
-def _softmax(row, scale):  # type: ignore[no-untyped-def]
-    top = np.float32(-np.inf)
-    for i in range(row.shape[0]):
-        row[i] *= scale
-        top = max(top, row[i])
-    total = np.float32(0.0)
-    for i in range(row.shape[0]):
-        row[i] = np.exp(row[i] - top)
-        total += row[i]
-    for i in range(row.shape[0]):
-        row[i] /= total
-
-
 @njit(
     ty.VOID(ty.F32_3, ty.U16_2S, ty.U16_2S, ty.I32_2, ty.I32_1, ty.F32, ty.F32_3),
     parallel=True,
@@ -98,7 +85,7 @@ def _attend(queries, latent, rope, slots, counts, scale, out):  # type: ignore[n
                 dot_heads(q, width * 4, rows[i], d_v // STEP, at, topk * 4)
                 dot_heads(q + d_v * 4, width * 4, ropes[i], (width - d_v) // STEP, at, topk * 4)
             for j in range(HEADS):
-                _softmax(p[j, :n], scale)
+                softmax(p[j, :n], scale, NO_SINK)
             for d in range(0, d_v, WIDTH):
                 mix_rows(
                     p.ctypes.data, topk * 4, rows.ctypes.data, n, d * 2, target + d * 4, d_v * 4

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_spin.engine import runtime as runtimes
-from sglang_spin.engine.fatal import die
 from sglang_spin.engine.hook import Hook, How, Proof
 from sglang_spin.engine.ledger import Target
-from sglang_spin.engine.model_refusals import model_refusal
+from sglang_spin.engine.target_model import is_target, layer_ids
 
 _CLASS = "sglang.srt.layers.attention.dsa_backend:DeepseekSparseAttnBackend"
 _CALLBACK = "the indexer takes its page table from a registered callback"
@@ -17,10 +16,8 @@ _CALLBACK = "the indexer takes its page table from a registered callback"
 def _after_init(_result: None, backend: Any, model_runner: Any, *_args: Any, **_kw: Any) -> None:
     # drafts share rows and layer ids with the target; they stay dense
     backend.spin_runtime = None
-    if model_runner.is_draft_worker:
+    if not is_target(model_runner):
         return
-    if refusal := model_refusal(model_runner.model_config.hf_config):
-        die(refusal)
     runtime = runtimes.current()
     if runtime.state is None:
         allocator = model_runner.token_to_kv_pool_allocator
@@ -33,11 +30,7 @@ def _after_init(_result: None, backend: Any, model_runner: Any, *_args: Any, **_
 def _indexer_layers(model: Any) -> list[int]:
     from sglang.srt.layers.attention.dsa.dsa_indexer import Indexer
 
-    found = [m for m in model.modules() if isinstance(m, Indexer)]
-    strange = {type(m).__name__ for m in found if type(m) is not Indexer}
-    if strange:
-        die(f"indexer class {', '.join(sorted(strange))} is not supported; start with --no-spin")
-    return sorted(m.layer_id for m in found)
+    return layer_ids([m for m in model.modules() if isinstance(m, Indexer)], Indexer)
 
 
 def _after_metadata(result: Any, backend: Any, layer_id: int, forward_batch: Any) -> Any:

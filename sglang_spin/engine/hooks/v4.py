@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sglang_spin.engine import runtime as runtimes
-from sglang_spin.engine.fatal import die
 from sglang_spin.engine.hook import Hook, How, Proof
 from sglang_spin.engine.ledger import Target
-from sglang_spin.engine.model_refusals import model_refusal
+from sglang_spin.engine.target_model import is_target, layer_ids
 
 _BACKEND = "sglang.srt.layers.attention.deepseek_v4_backend:DeepseekV4AttnBackend"
 _INDEXER = "sglang.srt.layers.attention.dsv4.indexer"
@@ -18,12 +17,10 @@ _CALLBACK = "the C4 indexer takes its page table from a registered callback"
 def _after_init(_result: None, backend: Any, model_runner: Any, *_args: Any, **_kw: Any) -> None:
     # drafts have no C4 layer; they share rows with the target
     backend.spin_c4 = None
-    if model_runner.is_draft_worker:
+    if not is_target(model_runner):
         return
     from sglang_spin.engine.v4 import RATIO, CompactC4
 
-    if refusal := model_refusal(model_runner.model_config.hf_config):
-        die(refusal)
     runtime = runtimes.current()
     if runtime.state is None:
         allocator = model_runner.token_to_kv_pool_allocator.full_attn_allocator
@@ -35,11 +32,8 @@ def _after_init(_result: None, backend: Any, model_runner: Any, *_args: Any, **_
 def _c4_layers(model: Any) -> list[int]:
     from sglang.srt.layers.attention.dsv4.indexer import C4Indexer
 
-    indexers = [module for module in model.modules() if type(module).__name__.endswith("Indexer")]
-    strange = {type(module).__name__ for module in indexers if type(module) is not C4Indexer}
-    if strange:
-        die(f"indexer class {', '.join(sorted(strange))} is not supported; start with --no-spin")
-    return sorted(module.layer_id for module in indexers)
+    named = [m for m in model.modules() if type(m).__name__.endswith("Indexer")]
+    return layer_ids(named, C4Indexer)
 
 
 def _around_indexer(original: Any, backend: Any, *args: Any, **kw: Any) -> None:

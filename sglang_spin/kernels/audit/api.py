@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
-from sglang_spin.core.block import BLOCK
+from sglang_spin.kernels.border import check_scores
 from sglang_spin.kernels.implementation import Impl, resolve
 
 if TYPE_CHECKING:
@@ -32,20 +30,12 @@ def audit(
     """
     if state.audit is None or plan.flags is None:
         return
+    check_scores(layer, logits, plan)
     rows = plan.verify_rows
     if rows > 1:
         logits, plan = logits[::rows], plan._replace(lengths=plan.lengths[::rows])
-    layers, n, width = plan.pages.shape
-    if not 0 <= layer < layers:
-        raise ValueError(f"layer must be 0 to {layers - 1}, got {layer}")
-    if logits.dim() != 2 or logits.shape[0] != n or logits.shape[1] < width * BLOCK:
-        want = f"[{n}, >= {width * BLOCK}]"
-        raise ValueError(f"logits must be float32 {want}, got {list(logits.shape)}")
-    if logits.dtype != torch.float32 or logits.stride(1) != 1:
-        kind = f"{logits.dtype} with strides {logits.stride()}"
-        raise ValueError(f"logits must be float32 and contiguous in a row, got {kind}")
     chosen = resolve(impl, logits.device, numba=True)
-    if n == 0:
+    if logits.shape[0] == 0:
         return
     if chosen == "reference":
         state.add_audits(layer, logits, plan)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory
 from sglang_spin.core.step import Plan, SpinState
+from sglang_spin.kernels.border import check_scores
 from sglang_spin.kernels.implementation import Impl, resolve
 
 
@@ -24,19 +23,10 @@ def observe(
 
     Raises ValueError naming the argument, what was expected and what came.
     """
-    layers, requests, width = plan.pages.shape
-    n = requests * plan.verify_rows
-    if not 0 <= layer < layers:
-        raise ValueError(f"layer must be 0 to {layers - 1}, got {layer}")
-    if logits.dim() != 2 or logits.shape[0] != n or logits.shape[1] < width * BLOCK:
-        want = f"[{n}, >= {width * BLOCK}]"
-        raise ValueError(f"logits must be float32 {want}, got {list(logits.shape)}")
-    if logits.dtype != torch.float32 or logits.stride(1) != 1:
-        kind = f"{logits.dtype} with strides {logits.stride()}"
-        raise ValueError(f"logits must be float32 and contiguous in a row, got {kind}")
+    check_scores(layer, logits, plan)
     blocks = isinstance(state.history, BlockHistory)
     chosen = resolve(impl, logits.device, supported=blocks or impl != "numba", numba=blocks)
-    if n == 0:
+    if logits.shape[0] == 0:
         return
     if chosen == "reference":
         from sglang_spin.kernels.observe import reference

@@ -13,6 +13,7 @@ import torch
 from numba import njit, prange
 
 from sglang_spin.cpu.kernels import types as ty
+from sglang_spin.cpu.kernels.softmax import softmax
 from sglang_spin.cpu.kernels.v4.latent_rows import DIM, read_rows
 from sglang_spin.cpu.kernels.vector_mla import HEADS, STEP, WIDTH, dot_heads, mix_rows
 
@@ -93,20 +94,6 @@ def _number(slots, place, index):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(ty.VOID(ty.F32_1, ty.F32, ty.F32), cache=True, boundscheck=False)
-def _softmax(row, scale, sink):  # type: ignore[no-untyped-def]
-    top = sink
-    for i in range(row.shape[0]):
-        row[i] *= scale
-        top = max(top, row[i])
-    total = np.exp(sink - top)
-    for i in range(row.shape[0]):
-        row[i] = np.exp(row[i] - top)
-        total += row[i]
-    for i in range(row.shape[0]):
-        row[i] /= total
-
-
 @njit(
     ty.VOID(ty.F32_3, ty.U16_2, ty.I32_2, ty.F32, ty.F32_1, ty.F32_3),
     parallel=True,
@@ -134,7 +121,7 @@ def _attend(queries, rows, index, scale, sinks, out):  # type: ignore[no-untyped
             for i in range(n):
                 dot_heads(q, DIM * 4, address[i], DIM // STEP, p.ctypes.data + i * 4, width * 4)
             for j in range(HEADS):
-                _softmax(p[j, :n], scale, sinks[h + j])
+                softmax(p[j, :n], scale, sinks[h + j])
             for d in range(0, DIM, WIDTH):
                 mix_rows(
                     p.ctypes.data, width * 4, address.ctypes.data, n, d * 2, target + d * 4, DIM * 4
