@@ -20,6 +20,7 @@ class EngineDouble:
         self.free_rows = list(range(1, state.shape.rows))
         self.pages: dict[int, list[int]] = {}
         self.length: dict[int, int] = {}
+        self.cached: list[int] = []  # full pages of the first request that end_one() ended
 
     def open(self, row: int, length: int, shared: list[int]) -> list[int]:
         """Start a request whose first pages are `shared`; returns the pages newly taken."""
@@ -48,6 +49,16 @@ class EngineDouble:
         self.free_rows.append(row)
         self.free += pages[keep:]
         return full
+
+    def end_one(self) -> tuple[int, list[int]] | None:
+        """End a random request; returns its row and its full pages. What is cached stays so."""
+        if not self.pages:
+            return None
+        row = int(self.rng.choice(list(self.pages)))
+        pages = self.pages[row]
+        if not self.cached:
+            self.cached = pages[: self.length[row] // BLOCK]
+        return row, self.close(row, keep=sum(page in self.cached for page in pages))
 
     def begin(self, rows: list[int], padding: int, slack: int) -> tuple[Plan, torch.Tensor]:
         """One step over `rows` and `padding` idle rows, with stale tails and spare width."""

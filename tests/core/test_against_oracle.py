@@ -39,29 +39,21 @@ class _Life:
         self.state = SpinState(config, shape)
         self.engine = EngineDouble(self.state, PAGES, self.rng)
         self.oracle = Oracle(LAYERS, config.alpha, config.staleness, config.sparsity, floor=3)
-        self.cached: list[int] = []
         self.sparse_steps = 0
 
     def open(self) -> None:
         if not self.engine.free_rows:
             return
         row = int(self.rng.choice(self.engine.free_rows))
-        shared = self.cached[: self.rng.integers(0, len(self.cached) + 1)]
+        shared = self.engine.cached[: self.rng.integers(0, len(self.engine.cached) + 1)]
         length = len(shared) * BLOCK + int(self.rng.integers(1, 9 * BLOCK))
         length = min(length, (BLOCKS - 2) * BLOCK)
         self.oracle.open(row)
         self.oracle.drop(self.engine.open(row, length, shared[: length // BLOCK]))
 
     def close(self) -> None:
-        if not self.engine.pages:
-            return
-        row = int(self.rng.choice(list(self.engine.pages)))
-        pages = self.engine.pages[row]
-        if not self.cached:
-            self.cached = pages[: self.engine.length[row] // BLOCK]
-        shared = [p for p in pages if p in self.cached]
-        full = self.engine.close(row, keep=len(shared))
-        self.oracle.close(row, full)
+        if ended := self.engine.end_one():
+            self.oracle.close(*ended)
 
     def step(self) -> None:
         rows = [r for r in self.engine.pages if self.engine.length[r] < BLOCKS * BLOCK - 1]

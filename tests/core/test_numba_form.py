@@ -31,22 +31,16 @@ class _Life:
         self.rng = np.random.default_rng(seed)
         self.twins = Twins(config, SHAPE, impl="numba")
         self.engine = EngineDouble(self.twins, SHAPE.pages, self.rng)
-        self.cached: list[int] = []
 
     def open(self) -> None:
         if self.engine.free_rows:
             row = int(self.rng.choice(self.engine.free_rows))
             length = int(self.rng.integers(1, 20 * BLOCK))
-            shared = self.cached[: length // BLOCK]
+            shared = self.engine.cached[: length // BLOCK]
             self.engine.open(row, max(length, len(shared) * BLOCK + 1), shared)
 
     def close(self) -> None:
-        if self.engine.pages:
-            row = int(self.rng.choice(list(self.engine.pages)))
-            pages = self.engine.pages[row]
-            if not self.cached:
-                self.cached = pages[: self.engine.length[row] // BLOCK]
-            self.engine.close(row, keep=sum(page in self.cached for page in pages))
+        self.engine.end_one()
 
     def step(self) -> None:
         rows = [r for r in self.engine.pages if self.engine.length[r] < 22 * BLOCK]

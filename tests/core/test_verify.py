@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory
-from sglang_spin.core.step import SpinState
+from sglang_spin.core.step import Shape, SpinState
 from tests.core.oracle import Oracle
 from tests.core.verify_life import LAYERS, MOST, SHAPE, VerifyLife
 
@@ -148,3 +148,19 @@ def test_the_ablation_takes_the_first_row_alone() -> None:
         first.verify([1], 4, {1: accepted})
     assert first.state.history.stash.shape[0] == 1
     assert max(seen.values()) > 1
+
+
+def test_a_history_of_slots_has_no_verify_step() -> None:
+    """spin-paper keeps one score a slot: several rows are refused, whether or not all are kept."""
+    shape = Shape(2, 3, 4, 20, 100, verify_rows=2)
+    paper: dict[str, Any] = {"enabled": True, "policy": "spin-paper"}
+    with pytest.raises(ValueError, match="'spin-paper' has no verify step"):
+        SpinState(SpinConfig(**paper), shape)
+    state = SpinState(SpinConfig(**paper, verify_update="first"), shape)
+    table, lengths = torch.tensor([[1, 2]], dtype=torch.int32), torch.tensor([70])
+    with pytest.raises(NotImplementedError, match="no verify step"):
+        state.begin(table, lengths.int(), torch.tensor([1]), 2)
+    plan = state.begin(table, lengths.int(), torch.tensor([1]))
+    of_draft = torch.zeros(1, 2 * 64), plan.blocks[0], plan.lengths
+    with pytest.raises(NotImplementedError, match="no verify step"):
+        state.history.observe(0, plan.request_rows, *of_draft, 1)

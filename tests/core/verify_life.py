@@ -72,7 +72,6 @@ class VerifyLife:
         self.rng = np.random.default_rng(seed)
         self.engine = VerifyDouble(state, PAGES, self.rng)
         self.state, self.oracle = state, oracle
-        self.cached: list[int] = []
         self.steps = 0
 
     def act(self) -> None:
@@ -83,7 +82,7 @@ class VerifyLife:
         if not self.engine.free_rows:
             return
         row = int(self.rng.choice(self.engine.free_rows))
-        shared = self.cached[: self.rng.integers(0, len(self.cached) + 1)]
+        shared = self.engine.cached[: self.rng.integers(0, len(self.engine.cached) + 1)]
         # near the end of a page, where the rows of one step straddle two
         edge = BLOCK * int(self.rng.integers(1, 10)) - int(self.rng.integers(0, 6))
         length = max(len(shared) * BLOCK + 1, edge)
@@ -93,15 +92,9 @@ class VerifyLife:
             self.oracle.drop(taken)
 
     def close(self) -> None:
-        if not self.engine.pages:
-            return
-        row = int(self.rng.choice(list(self.engine.pages)))
-        pages = self.engine.pages[row]
-        if not self.cached:
-            self.cached = pages[: self.engine.length[row] // BLOCK]
-        full = self.engine.close(row, keep=sum(page in self.cached for page in pages))
-        if self.oracle:
-            self.oracle.close(row, full)
+        ended = self.engine.end_one()
+        if ended and self.oracle:
+            self.oracle.close(*ended)
 
     def step(self) -> None:
         rows = [r for r in self.engine.pages if self.engine.length[r] < (BLOCKS - 2) * BLOCK]

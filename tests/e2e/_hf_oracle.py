@@ -25,7 +25,6 @@ sys.modules["torchvision"] = None  # type: ignore[assignment]
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,25 +33,14 @@ import transformers
 from torch import Tensor
 from transformers.models.deepseek_v32 import modeling_deepseek_v32 as upstream
 
-FP8_MAX = 448.0
+from tests.e2e._oracle_parts import FP8_MAX, exact, load, walsh_hadamard
+
 SMALLEST_MAGNITUDE = 1e-4
 ROWS = 512  # query rows scored at a time, to bound memory
 
 Rounding = Callable[[Tensor], Tensor]
 # (indexer, hidden [1, S, D], query latent [1, S, R], rotary) -> chosen positions [1, S, topk]
 Chooser = Callable[[Any, Tensor, Tensor, tuple[Tensor, Tensor]], Tensor]
-
-
-def exact(x: Tensor) -> Tensor:
-    """No rounding."""
-    return x
-
-
-@cache
-def walsh_hadamard(size: int) -> Tensor:
-    """The indexer's rotation [size, size], orthogonal, by its definition (-1)^popcount(i & j)."""
-    signs = [[(-1.0) ** (i & j).bit_count() for j in range(size)] for i in range(size)]
-    return torch.tensor(signs) * size**-0.5
 
 
 def fp8(x: Tensor) -> Tensor:
@@ -155,14 +143,8 @@ def dense(model: Any, ids: Tensor, first: int) -> tuple[Any, Any]:
 
 def main(folder: str, request: str, answer: str) -> None:
     """Answer every prompt of `request`."""
-    model, loading = transformers.DeepseekV32ForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
-    )
-    model.eval()
-    problems = ("missing_keys", "unexpected_keys", "mismatched_keys")
-    out: dict[str, Any] = {
-        "unmatched": np.array([str(key) for kind in problems for key in loading[kind]], dtype=str)
-    }
+    model, unmatched = load(transformers.DeepseekV32ForCausalLM, folder)
+    out: dict[str, Any] = {"unmatched": unmatched}
     given = np.load(request)
     for i, length in enumerate(given["lengths"].tolist()):
         ids, first = torch.from_numpy(given[f"ids_{i}"]).long(), length - 1

@@ -23,7 +23,6 @@ sys.modules["torchvision"] = None  # type: ignore[assignment]
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers.models.deepseek_v4 import modeling_deepseek_v4 as upstream
 
-FP8_MAX = 448.0
+from tests.e2e._oracle_parts import FP8_MAX, exact, load, walsh_hadamard
+
 SMALLEST = 1e-4
 NOPE, GROUP, WINDOW = 448, 64, 128
 ROWS = 256  # query rows at a time, to bound memory
@@ -41,18 +41,6 @@ ROWS = 256  # query rows at a time, to bound memory
 Rounding = Callable[[Tensor], Tensor]
 # (indexer, hidden [1, S, D], query latent [1, S, R], positions [1, S]) -> entries [1, S, k], or -1
 Chooser = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
-
-
-def exact(x: Tensor) -> Tensor:
-    """No rounding."""
-    return x
-
-
-@cache
-def walsh_hadamard(size: int) -> Tensor:
-    """The indexer's rotation [size, size], orthogonal, by its definition (-1)^popcount(i & j)."""
-    signs = [[(-1.0) ** (i & j).bit_count() for j in range(size)] for i in range(size)]
-    return torch.tensor(signs) * size**-0.5
 
 
 def index_fp8(x: Tensor) -> Tensor:
@@ -198,14 +186,8 @@ def everything(_indexer: Any, hidden: Tensor, *_rest: Tensor) -> Tensor:
 
 def main(folder: str, request: str, answer: str) -> None:
     """Answer every prompt of `request`."""
-    model, loading = transformers.DeepseekV4ForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
-    )
-    model.eval()
-    problems = ("missing_keys", "unexpected_keys", "mismatched_keys")
-    out: dict[str, Any] = {
-        "unmatched": np.array([str(key) for kind in problems for key in loading[kind]], dtype=str)
-    }
+    model, unmatched = load(transformers.DeepseekV4ForCausalLM, folder)
+    out: dict[str, Any] = {"unmatched": unmatched}
     given = np.load(request)
     lengths = given["lengths"].tolist()
     rounded = lambda *call: select(index_fp8, *call)  # noqa: E731

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from sglang_spin.cpu.models import default_cache_dir, ensure_model
+from tests.e2e import _topk_probe as probe
+from tests.e2e.prompts import prompt
+from tests.e2e.server import Server
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,55 @@ class Compared:
             "overlap_mean_per_layer": self.overlap.mean(1).round(4).tolist(),
             "overlap_worst_per_layer": self.overlap.min(1).round(4).tolist(),
         }
+
+
+def probed_env(folder: Path, *probes: str) -> dict[str, str]:
+    """Environment of a server that records its selections in `folder`/records.bin."""
+    probe.write_plugin(folder / "plugin", *probes)
+    return {
+        "PYTHONPATH": os.pathsep.join([str(folder / "plugin"), str(ROOT)]),
+        "HF_HUB_OFFLINE": "1",
+        probe.FILE: str(folder / "records.bin"),
+    }
+
+
+def engine_answers(
+    server: Server,
+    lengths: Sequence[int],
+    steps: int,
+    vocabulary: int,
+    records: Path,
+    read: Callable[[Path, int], np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Greedy continuations, full log-probabilities and selections, named as _hf_oracle reads them.
+
+    read: the selections in `records` of that many tokens.
+    """
+    seen: dict[str, np.ndarray] = {"lengths": np.array(lengths)}
+    for i, length in enumerate(lengths):
+        server.flush()
+        records.unlink(missing_ok=True)
+        ids = prompt(length, seed=length)
+        options = {"return_logprob": True, "top_logprobs_num": vocabulary}
+        [reply] = server.generate([ids], steps, **options)
+        output = reply["output_ids"]
+        seen[f"ids_{i}"] = np.array(ids + output[:-1])
+        seen[f"output_{i}"] = np.array(output)
+        seen[f"logprobs_{i}"] = table(reply["meta_info"]["output_top_logprobs"])
+        seen[f"selected_{i}"] = read(records, length + steps - 1)
+    return seen
+
+
+def ask_oracle(
+    module: str, model: str, engine: dict[str, np.ndarray], folder: Path
+) -> dict[str, np.ndarray]:
+    """transformers' answers, teacher-forced on the engine's tokens, from a process of its own."""
+    np.savez(folder / "request.npz", **engine)
+    weights = ensure_model(model, default_cache_dir())
+    files = [str(folder / name) for name in ("request.npz", "answer.npz")]
+    command = [sys.executable, "-m", module, str(weights), *files]
+    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    return dict(np.load(files[1]))
 
 
 def table(steps: list[list[list[Any]]]) -> np.ndarray:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sglang_spin.cpu.models import default_cache_dir, ensure_model
 from tests.e2e import _topk_probe as probe
-from tests.e2e.parity import Compared, centred, compare, table
-from tests.e2e.prompts import prompt
+from tests.e2e.parity import (
+    Compared,
+    ask_oracle,
+    centred,
+    compare,
+    engine_answers,
+    probed_env,
+)
 from tests.e2e.server import serve
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 LENGTHS = (300, 700, 1500, 2500)  # all beyond index_topk; the last needs two prefill chunks
 STEPS = 40
 LAYERS, VOCAB = 4, 1024
@@ -39,26 +39,16 @@ PLAIN_OVERLAP = 0.95  # mean in a layer, against transformers without the engine
 def engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     """Greedy continuations by a real server: tokens, full log-probabilities, selections."""
     folder = tmp_path_factory.mktemp("engine")
-    probe.write_plugin(folder / "plugin")
-    records = folder / "records.bin"
-    env = {
-        "PYTHONPATH": os.pathsep.join([str(folder / "plugin"), str(ROOT)]),
-        "HF_HUB_OFFLINE": "1",
-        probe.FILE: str(records),
-    }
-    seen: dict[str, np.ndarray] = {"lengths": np.array(LENGTHS)}
-    with serve(folder / "server.log", "--no-spin", *FORMATS, env=env) as server:
-        for i, length in enumerate(LENGTHS):
-            records.unlink(missing_ok=True)
-            ids = prompt(length, seed=length)
-            options = {"return_logprob": True, "top_logprobs_num": VOCAB}
-            [reply] = server.generate([ids], STEPS, **options)
-            output = reply["output_ids"]
-            seen[f"ids_{i}"] = np.array(ids + output[:-1])
-            seen[f"output_{i}"] = np.array(output)
-            seen[f"logprobs_{i}"] = table(reply["meta_info"]["output_top_logprobs"])
-            seen[f"selected_{i}"] = probe.read(records, LAYERS, length + STEPS - 1)
-    return seen
+    env, log = probed_env(folder), folder / "server.log"
+    with serve(log, "--no-spin", *FORMATS, env=env) as server:
+        return engine_answers(
+            server,
+            LENGTHS,
+            STEPS,
+            VOCAB,
+            folder / "records.bin",
+            lambda records, tokens: probe.read(records, LAYERS, tokens),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +57,7 @@ def oracle(
 ) -> dict[str, np.ndarray]:
     """transformers' answers, teacher-forced on the engine's tokens."""
     folder = tmp_path_factory.mktemp("oracle")
-    np.savez(folder / "request.npz", **engine)
-    model = ensure_model("tiny-dsa", default_cache_dir())
-    files = [str(folder / name) for name in ("request.npz", "answer.npz")]
-    command = [sys.executable, "-m", "tests.e2e._hf_oracle", str(model), *files]
-    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-    return dict(np.load(files[1]))
+    return ask_oracle("tests.e2e._hf_oracle", "tiny-dsa", engine, folder)
 
 
 @pytest.fixture(scope="module")

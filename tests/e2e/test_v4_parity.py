@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sglang_spin.cpu.models import default_cache_dir, ensure_model
 from tests.e2e import _c4_probe, _topk_probe
-from tests.e2e.parity import Compared, centred, compare, table
-from tests.e2e.prompts import prompt
+from tests.e2e.parity import (
+    Compared,
+    ask_oracle,
+    centred,
+    compare,
+    engine_answers,
+    probed_env,
+)
 from tests.e2e.server import serve
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 LENGTHS = (2300, 300, 4400)  # beyond 2,048 tokens selection is sparse; chunks are of 2,048
 STEPS = 32
 VOCAB = 1024
@@ -37,30 +37,17 @@ PLAIN_OVERLAP = 0.98
 def engine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     """Greedy continuations by a real server: tokens, full log-probabilities, selections."""
     folder = tmp_path_factory.mktemp("v4-engine")
-    _topk_probe.write_plugin(folder / "plugin", _c4_probe.__name__)
-    records = folder / "records.bin"
-    env = {
-        "PYTHONPATH": os.pathsep.join([str(folder / "plugin"), str(ROOT)]),
-        "HF_HUB_OFFLINE": "1",
-        _topk_probe.FILE: str(records),
-    }
-    seen: dict[str, np.ndarray] = {"lengths": np.array(LENGTHS)}
-    with serve(folder / "server.log", "--no-spin", env=env, model="tiny-v4") as server:
-        for i, length in enumerate(LENGTHS):
-            server.flush()
-            records.unlink(missing_ok=True)
-            ids = prompt(length, seed=length)
-            options = {"return_logprob": True, "top_logprobs_num": VOCAB}
-            [reply] = server.generate([ids], STEPS, **options)
-            output = reply["output_ids"]
-            seen[f"ids_{i}"] = np.array(ids + output[:-1])
-            seen[f"output_{i}"] = np.array(output)
-            seen[f"logprobs_{i}"] = table(reply["meta_info"]["output_top_logprobs"])
-            layers = len(_c4_probe.C4_LAYERS)
-            seen[f"selected_{i}"] = _topk_probe.read(
-                records, layers, length + STEPS - 1, _c4_probe.TOPK
-            )
-    return seen
+    env, log = probed_env(folder, _c4_probe.__name__), folder / "server.log"
+    with serve(log, "--no-spin", env=env, model="tiny-v4") as server:
+        layers = len(_c4_probe.C4_LAYERS)
+        return engine_answers(
+            server,
+            LENGTHS,
+            STEPS,
+            VOCAB,
+            folder / "records.bin",
+            lambda records, tokens: _topk_probe.read(records, layers, tokens, _c4_probe.TOPK),
+        )
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +56,7 @@ def oracle(
 ) -> dict[str, np.ndarray]:
     """transformers' answers, teacher-forced on the engine's tokens."""
     folder = tmp_path_factory.mktemp("v4-oracle")
-    np.savez(folder / "request.npz", **engine)
-    model = ensure_model("tiny-v4", default_cache_dir())
-    files = [str(folder / name) for name in ("request.npz", "answer.npz")]
-    command = [sys.executable, "-m", "tests.e2e._v4_oracle", str(model), *files]
-    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "HF_HUB_OFFLINE": "1"})
-    return dict(np.load(files[1]))
+    return ask_oracle("tests.e2e._v4_oracle", "tiny-v4", engine, folder)
 
 
 @pytest.fixture(scope="module")

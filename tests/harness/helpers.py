@@ -1,5 +1,6 @@
 """Records, specs and mock servers for the harness tests."""
 
+import json
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -98,3 +99,22 @@ async def with_app(app: web.Application, use: Callable[[ClientSession], Awaitabl
             return await use(session)
     finally:
         await runner.cleanup()
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The newest summary."""
+    text = (folder / "results" / "test" / "latest" / "summary.json").read_text()
+    summary: dict[str, Any] = json.loads(text)
+    return summary
+
+
+def processes_with(mark: str) -> list[int]:
+    """Processes whose command line holds the mark."""
+    found: list[int] = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark in (entry / "cmdline").read_text():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found

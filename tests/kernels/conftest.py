@@ -12,3 +12,11 @@ if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
         "tests/kernels needs its own pytest process: another test has imported Triton as a compiler"
     )
 os.environ["TRITON_INTERPRET"] = "1"
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of several chunks without rows of thousands of blocks."""
+    from sglang_spin.kernels.fold_select import triton
+
+    monkeypatch.setattr(triton, "CHUNK", 16)

@@ -11,7 +11,6 @@ import torch
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.step import Shape
 from sglang_spin.kernels.fold_select import allocate, fold_select
-from sglang_spin.kernels.fold_select import triton as kernel
 from tests.kernels.small_steps import (
     BLOCKS,
     LAYERS,
@@ -25,11 +24,7 @@ from tests.kernels.small_steps import (
 )
 from tests.kernels.twins import give_history, int32, page_tables
 
-
-@pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of several chunks without rows of thousands of blocks."""
-    monkeypatch.setattr(kernel, "CHUNK", 16)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def test_a02_rows_whose_scores_are_all_nan() -> None:

@@ -10,7 +10,6 @@ from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import SUSPECT
 from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
-from sglang_spin.kernels.fold_select import triton as kernel
 from tests.kernels.small_steps import (
     SHAPE,
     kept_blocks,
@@ -21,11 +20,7 @@ from tests.kernels.small_steps import (
 )
 from tests.kernels.twins import Twins, block_history, int32, page_tables
 
-
-@pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of several chunks without rows of thousands of blocks."""
-    monkeypatch.setattr(kernel, "CHUNK", 16)
+pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
 def test_c27_history_follows_positions_when_pages_move() -> None:

@@ -10,17 +10,12 @@ from hypothesis import strategies as st
 from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.step import Shape
-from sglang_spin.kernels.fold_select import triton as kernel
 from tests.core.engine_double import EngineDouble
 from tests.kernels.twins import Twins
 
+pytestmark = pytest.mark.usefixtures("small_chunks")
+
 LAYERS, ROWS, BLOCKS, PAGES, TOPK = 2, 4, 22, 90, 100
-
-
-@pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of several chunks without rows of thousands of blocks."""
-    monkeypatch.setattr(kernel, "CHUNK", 16)
 
 
 def _scores(rng: np.random.Generator, rows: int) -> np.ndarray:
@@ -39,25 +34,18 @@ class _Life:
         self.rng = np.random.default_rng(seed)
         self.twins = Twins(config, Shape(LAYERS, ROWS, BLOCKS, PAGES, TOPK))
         self.engine = EngineDouble(self.twins, PAGES, self.rng)  # type: ignore[arg-type]
-        self.cached: list[int] = []
 
     def open(self) -> None:
         if not self.engine.free_rows:
             return
         row = int(self.rng.choice(self.engine.free_rows))
-        shared = self.cached[: self.rng.integers(0, len(self.cached) + 1)]
+        shared = self.engine.cached[: self.rng.integers(0, len(self.engine.cached) + 1)]
         length = len(shared) * BLOCK + int(self.rng.integers(1, 8 * BLOCK))
         length = min(length, (BLOCKS - 2) * BLOCK)
         self.engine.open(row, length, shared[: length // BLOCK])
 
     def close(self) -> None:
-        if not self.engine.pages:
-            return
-        row = int(self.rng.choice(list(self.engine.pages)))
-        pages = self.engine.pages[row]
-        if not self.cached:
-            self.cached = pages[: self.engine.length[row] // BLOCK]
-        self.engine.close(row, keep=len([p for p in pages if p in self.cached]))
+        self.engine.end_one()
 
     def step(self) -> None:
         """Rows grow by up to a block, or (one in six) repeat their length: a rejected token."""
