@@ -29,6 +29,9 @@ TARGETS = {
 }
 _MATRIX_SASS = re.compile(r"\b((?:Q|H|UTCQ|UTCH|UTCO)MMA|[QHI]GMMA)\b")
 _MATRIX_GCN = re.compile(r"\bv_mfma_(?:scale_)?f32_\w+?_(fp8_fp8|f8f6f4|bf16|f16)\b")
+# scratch, by either way that gfx9 has to it: of its own, or a buffer at the wave's stack pointer
+_SCRATCH = re.compile(r"\b(?:scratch_(?:load|store)_|buffer_(?:load|store)_\w+ [^\n]*s\[0:3\])")
+_LANE = re.compile(r"\bv_writelane_b32\b")
 _ALIGNED = [["tt.divisibility", 16]]
 
 
@@ -91,6 +94,7 @@ def _read_cubin(case: CompileCase, target: str, compiled: Any, tools: Path) -> R
         shared=compiled.metadata.shared,
         stack=stack + local,
         spills=len(re.findall(r"\b(?:STL|LDL)\b", sass)),
+        lanes=0,
         matrix=_tally(_MATRIX_SASS, sass),
     )
 
@@ -111,7 +115,8 @@ def _read_gcn(case: CompileCase, target: str, compiled: Any) -> Resources:
         registers=field("vgpr_count"),
         shared=compiled.metadata.shared,
         stack=field("private_segment_fixed_size"),
-        spills=field("vgpr_spill_count") + field("sgpr_spill_count"),
+        spills=max(field("vgpr_spill_count"), len(_SCRATCH.findall(text))),
+        lanes=len(_LANE.findall(text)),
         matrix=_tally(_MATRIX_GCN, text),
     )
 

@@ -12,8 +12,10 @@ class Resources:
     """What one kernel takes on one target; bytes where not said otherwise.
 
     case and product: as in the CompileCase; stack: per thread, spills and local arrays alike
-    (hip: private segment); spills: loads and stores of local memory in the code (hip: spilled
-    registers); matrix: matrix-unit instructions and how many there are.
+    (hip: private segment, which may be reserved and never touched); spills: loads and stores of
+    local memory in the code (hip: of scratch); lanes: scalars put into a lane of a vector register
+    for want of scalar registers, which costs no memory (hip only); matrix: matrix-unit
+    instructions and how many there are.
     """
 
     case: str
@@ -23,4 +25,5 @@ class Resources:
     shared: int
     stack: int
     spills: int
+    lanes: int
     matrix: dict[str, int]

@@ -40,12 +40,16 @@ def measured() -> Measured:
 
 
 def test_nothing_spills(measured: Measured) -> None:
-    """No kernel has a stack or spills a register, on any target, under either Triton."""
+    """No kernel touches local memory on any target, nor has a stack on CUDA, under either Triton.
+
+    gfx942 and gfx950 reserve 36 bytes in the audited selection and keep scalars in vector lanes:
+    the first version of this test called both spills and failed on kernels that spill nothing.
+    """
     spilled = [
         f"Triton {version}: {r.case} on {r.target}: {r.stack} bytes of stack, {r.spills} spills"
         for version, resources in measured.items()
         for r in resources
-        if r.stack or r.spills
+        if r.spills or (r.stack and r.target.startswith("sm_"))
     ]
     assert not spilled, "\n".join(spilled)
 
@@ -108,8 +112,8 @@ def test_excess_and_absence_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path:
     table = tmp_path / "budgets.toml"
     table.write_text('["a, 64 heads"]\nsm_90 = { registers = 96, shared = 1024 }\n')
     monkeypatch.setattr(budgets, "PATH", table)
-    heavy = Resources("a, 64 heads", "sm_90", None, 97, 1024, 0, 0, {})
-    unknown = Resources("b", "sm_90", None, 10, 0, 0, 0, {})
+    heavy = Resources("a, 64 heads", "sm_90", None, 97, 1024, 0, 0, 0, {})
+    unknown = Resources("b", "sm_90", None, 10, 0, 0, 0, 0, {})
     assert budgets.excesses([heavy, unknown]) == [
         "a, 64 heads on sm_90: registers 97, budget 96",
         "b on sm_90: no budget in budgets.toml (measured registers = 10, shared = 0)",
