@@ -17,6 +17,7 @@ from harness.results import ResultFolder
 from harness.spec import Spec
 from harness.summary import summarise
 from harness.table import requests_parquet
+from harness.validity import client_was_the_limit
 from harness.verdict import EXIT_CODES, Outcome
 
 
@@ -52,6 +53,19 @@ def exit_code(summary: Mapping[str, Any]) -> int:
         return EXIT_INVALID
     verdict = summary["verdict"]
     return EXIT_OK if verdict is None else EXIT_CODES[Outcome(verdict["outcome"])]
+
+
+def only_noise(summary: Mapping[str, Any]) -> bool:
+    """Is there no verdict, and the machine's noise the only reason?
+
+    Either the interval was too wide for the margins, or the client was the limit in every run that
+    does not count.
+    """
+    if summary["valid"]:
+        verdict = summary["verdict"]
+        return verdict is not None and verdict["outcome"] == Outcome.INCONCLUSIVE
+    problems = [problem for run in summary["runs"] for problem in run["problems"]]
+    return client_was_the_limit(problems) and len(problems) == len(summary["invalid_reasons"])
 
 
 def tell(summary: Mapping[str, Any], folder: ResultFolder, progress: Progress) -> None:

@@ -107,9 +107,10 @@ class TraceWork(Strict):
         return self
 
 
-def _kind(value: Any) -> str:
-    kind = value.get("kind", "context") if isinstance(value, dict) else value.kind
-    return str(kind)
+def _kind(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return str(value.get("kind", "context"))
+    return getattr(value, "kind", None)
 
 
 Workload = Annotated[
