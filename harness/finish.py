@@ -17,6 +17,7 @@ from harness.results import ResultFolder
 from harness.spec import Spec
 from harness.summary import summarise
 from harness.table import requests_parquet
+from harness.telemetry_table import telemetry_parquet
 from harness.validity import client_was_the_limit
 from harness.verdict import EXIT_CODES, Outcome
 
@@ -35,6 +36,7 @@ def write_result(
         summary["notes"].append(note)
     plots = all_plots(campaign, summary)
     folder.write_bytes("requests.parquet", requests_parquet(campaign.runs))
+    folder.write_bytes("telemetry.parquet", telemetry_parquet(campaign.runs))
     folder.write_text("requests.csv", requests_csv(campaign.runs))
     folder.write_text("runs.csv", runs_csv(summary))
     folder.write_json("env.json", about)
