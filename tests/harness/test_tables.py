@@ -54,6 +54,19 @@ def test_telemetry_table() -> None:
     assert pyarrow.parquet.read_table(io.BytesIO(telemetry_parquet([]))).num_rows == 0
 
 
+def test_arms_that_speculate_or_record_differently_are_told() -> None:
+    """More tokens a chunk in one arm, or steps outside the CUDA graph, is a note for the reader."""
+    made = campaign(pairs=1)
+    assert comparison_notes(made.runs, made.spec) == []
+    for run, graph in zip(made.runs, (1.0, 0.0), strict=True):
+        run.telemetry.add(1, {("sglang:is_cuda_graph", ()): graph})
+    for record in made.runs[1].records:
+        record.chunk_tokens = array("q", [1] + [2] * (len(record.chunk_tokens) - 1))
+    chunks, graphs = comparison_notes(made.runs, made.spec)
+    assert chunks.startswith("tokens per chunk: spin 2.000, stock 1.000")
+    assert graphs.startswith("decode steps in a CUDA graph (sglang:is_cuda_graph): spin 0.000")
+
+
 def rows(text: str) -> list[dict[str, str]]:
     """A CSV as a spreadsheet reads it."""
     return list(csv.DictReader(io.StringIO(text)))
