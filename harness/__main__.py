@@ -1,4 +1,4 @@
-"""The command `harness`. Exit: 0 ok or PASS, 1 FAIL or failed, 2 not valid, 3 inconclusive."""
+"""The command `harness`. Exit: 0 ok or PASS, 1 FAIL, 2 not valid or failed, 3 inconclusive."""
 
 import argparse
 import os
@@ -37,7 +37,13 @@ def main() -> int:
 
 
 def _command(options: Options) -> RunCommand:
-    return RunCommand(options.config, options.results, options.set, options.dry_run)
+    return RunCommand(
+        options.config,
+        options.results,
+        options.set,
+        options.dry_run,
+        getattr(options, "tolerate_noise", False),
+    )
 
 
 def _gate(options: Options) -> int:
@@ -74,7 +80,13 @@ def command_parser() -> argparse.ArgumentParser:
         made.set_defaults(action=action)
         return made
 
-    _add_campaign_options(add("run", "run a campaign", lambda o: execute(_command(o), Progress())))
+    run = add("run", "run a campaign", lambda o: execute(_command(o), Progress()))
+    _add_campaign_options(run)
+    run.add_argument(
+        "--tolerate-noise",
+        action="store_true",
+        help="exit 0 where noise alone left no verdict: INCONCLUSIVE, or client_limited runs",
+    )
     again = add("calibrate", "run stock against itself and write the noise floor", _calibrate)
     _add_campaign_options(again)
     again.add_argument("--out", type=Path, help="the file, CONFIG.noise.json if not given")

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 
 from harness.client import open_session
@@ -21,6 +22,7 @@ from harness.runrecord import ArmRun
 from harness.spec import Spec
 from harness.spec_workload import ContextWork
 from harness.stats import interleaved_order
+from harness.validity import client_was_the_limit
 from harness.warden import POLL_S
 from harness.wire import WIRES
 
@@ -33,8 +35,9 @@ class Campaign:
 
     servers: facts of each arm's server as it first answered.
     stopped: why the campaign ended before all runs were done, None otherwise.
-    redone: runs of earlier sittings that did not count and were done again.
+    redone: runs that did not count and were done again.
     on_run: called with every run that has ended, whether or not it counts.
+    on_put_off: called with the runs of a pair that will be done again.
     undecided: asked once, after `pairs`; if it says yes, pairs are added up to gate.max_pairs.
     """
 
@@ -44,6 +47,7 @@ class Campaign:
     stopped: str | None = None
     redone: list[str] = field(default_factory=list)
     on_run: Callable[[ArmRun], None] = lambda _: None
+    on_put_off: Callable[[list[ArmRun]], None] = lambda _: None
     undecided: Callable[["Campaign"], bool] = lambda _: False
 
     @property
@@ -56,6 +60,13 @@ class Campaign:
         """Pairs of which every arm has a run that counts."""
         sound = {(run.arm, run.pair) for run in self.runs if not run.problems}
         return {pair for _, pair in sound if all((arm, pair) in sound for arm in self.spec.arms)}
+
+    def put_off(self, again: list[ArmRun]) -> None:
+        """These runs will be done again; a reader is told."""
+        self.redone += [f"{run.label}: {'; '.join(run.problems) or 'its pair'}" for run in again]
+        these = {id(run) for run in again}
+        self.runs = [run for run in self.runs if id(run) not in these]
+        self.on_put_off(again)
 
     def invalid_reasons(self) -> list[str]:
         """Everything that makes the result no result."""
@@ -70,7 +81,7 @@ class Campaign:
 
     def notes(self) -> list[str]:
         """What a reader should know but what does not invalidate."""
-        redone = [f"done again after an interruption: {text}" for text in self.redone]
+        redone = [f"done again: {text}" for text in self.redone]
         unsteady = [
             f"{run.label}: warm-up was not steady, its rounds gave "
             + ", ".join(f"{rate:.1f}" for rate in run.warm_tok_s)
@@ -103,24 +114,61 @@ async def run_campaign(campaign: Campaign, log_folder: Path, progress: Progress)
 async def _run_pairs(campaign: Campaign, fleet: Fleet, progress: Progress) -> None:
     spec = campaign.spec
     began = time.monotonic()
-    done, primed = campaign.done_pairs(), set[str]()
+    done, sitting = campaign.done_pairs(), _Sitting(spec.limits.repeats)
     for pair, order in enumerate(interleaved_order(list(spec.arms), spec.most_pairs, spec.seed)):
         if pair in done:
             continue
+        late = bool(spec.limits.campaign_s and time.monotonic() - began > spec.limits.campaign_s)
         if pair == spec.pairs:
-            if not campaign.undecided(campaign):
+            if late or not campaign.undecided(campaign):
                 return
             progress.say(f"inconclusive: pairs are added up to {spec.most_pairs}")
-        if spec.limits.campaign_s and time.monotonic() - began > spec.limits.campaign_s:
+        if late:
             campaign.stopped = "limits.campaign_s has passed; `harness resume` goes on"
             return
-        for position, arm in enumerate(order):
-            run = ArmRun(arm=arm, pair=pair, position=position)
-            await _one_run(campaign, await fleet.server(arm), run, progress, arm in primed)
-            if run.problems and spec.stop_on_invalid:
-                return
-            if run.primed and _primes_once(spec):
-                primed.add(arm)
+        while await _one_pair(campaign, fleet, progress, sitting, pair, order) is _Ended.AGAIN:
+            progress.say(f"pair {pair + 1} is done again: the client was the limit")
+        if spec.stop_on_invalid and any(run.problems for run in campaign.runs):
+            return
+
+
+class _Ended(Enum):
+    DONE = 1
+    AGAIN = 2
+
+
+@dataclass
+class _Sitting:
+    """repeats: how often a pair may still be done again. primed: arms whose cache holds the
+    contexts of `prime: once`."""
+
+    repeats: int
+    primed: set[str] = field(default_factory=set)
+
+
+async def _one_pair(
+    campaign: Campaign,
+    fleet: Fleet,
+    progress: Progress,
+    sitting: _Sitting,
+    pair: int,
+    order: Sequence[str],
+) -> _Ended:
+    spec = campaign.spec
+    for position, arm in enumerate(order):
+        run = ArmRun(arm=arm, pair=pair, position=position)
+        await _one_run(campaign, await fleet.server(arm), run, progress, arm in sitting.primed)
+        if sitting.repeats and client_was_the_limit(run.problems):
+            sitting.repeats -= 1
+            campaign.put_off([run for run in campaign.runs if run.pair == pair])
+            # the caches hold this pair's prompts now
+            sitting.primed.clear()
+            return _Ended.AGAIN
+        if run.problems and spec.stop_on_invalid:
+            break
+        if run.primed and _primes_once(spec):
+            sitting.primed.add(arm)
+    return _Ended.DONE
 
 
 def _primes_once(spec: Spec) -> bool:

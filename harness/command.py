@@ -8,13 +8,14 @@ from typing import Any
 
 from harness.campaign import Campaign
 from harness.environment import environment
-from harness.errors import EXIT_INTERRUPTED, EXIT_OK
-from harness.finish import exit_code, spec_text, tell, write_result
+from harness.errors import EXIT_INTERRUPTED, EXIT_OK, ConfigError
+from harness.finish import exit_code, only_noise, spec_text, tell, write_result
 from harness.noise import calibration_spec, check_margins, least_margin, noise_floor
 from harness.plan import describe_plan
-from harness.preflight import check_machine
+from harness.preflight import check_machine, check_prompts
 from harness.progress import Progress
 from harness.results import ResultFolder
+from harness.runrecord import ArmRun
 from harness.runstore import RunStore, write_whole
 from harness.session import run_session
 from harness.spec import Spec
@@ -25,12 +26,13 @@ from harness.verdict import Outcome
 
 @dataclass(frozen=True)
 class RunCommand:
-    """What the user asked for."""
+    """What the user asked for. tolerate_noise: exit 0 where noise alone left no verdict."""
 
     config: Path
     results: Path = Path("results")
     overrides: list[str] = field(default_factory=list)
     dry_run: bool = False
+    tolerate_noise: bool = False
 
 
 def execute(command: RunCommand, progress: Progress) -> int:
@@ -40,13 +42,18 @@ def execute(command: RunCommand, progress: Progress) -> int:
     if command.dry_run:
         progress.say(describe_plan(spec))
         return EXIT_OK
-    code, _ = _new_campaign(spec, command.results, progress)
+    code, folder = _new_campaign(spec, command.results, progress)
+    if command.tolerate_noise and only_noise(folder.read_json("summary.json")):
+        progress.say("no verdict: this machine was too noisy; --tolerate-noise makes it exit 0")
+        return EXIT_OK
     return code
 
 
 def calibrate(command: RunCommand, out: Path, progress: Progress) -> int:
     """Run the baseline against itself and write the noise floor; return the exit code."""
     spec = calibration_spec(load_spec(command.config, command.overrides))
+    if not out.parent.is_dir():
+        raise ConfigError([f"--out {out}: there is no folder {out.parent}, make it"])
     if command.dry_run:
         progress.say(describe_plan(spec))
         return EXIT_OK
@@ -68,23 +75,21 @@ def calibrate(command: RunCommand, out: Path, progress: Progress) -> int:
 def resume(path: Path, progress: Progress) -> int:
     """Go on with an interrupted campaign in its own folder; return the exit code."""
     folder = ResultFolder.existing(path)
-    campaign = load_campaign(folder)
     with folder.locked():
+        campaign = load_campaign(folder)
         done = campaign.done_pairs()
         again = [run for run in campaign.runs if run.pair not in done]
-        campaign.runs = [run for run in campaign.runs if run.pair in done]
         campaign.stopped = None
         if not again and _complete(campaign):
             progress.say("nothing to resume, every pair is done")
-            return _finish(campaign, folder, progress, folder.read_json("env.json"))
+            return _finish(campaign, folder, progress, _about(folder))
+        check_prompts(campaign.spec)
         check_machine(campaign.spec)
         progress.phase("resume", f"{len(done)} pairs are done, {len(again)} runs are done again")
-        redone = [f"{run.label}: {'; '.join(run.problems) or 'its pair'}" for run in again]
-        campaign.redone += redone
-        folder.write_json("redone.json", campaign.redone)
         # from here on the folder is no complete result
         (folder.path / "summary.json").unlink(missing_ok=True)
-        RunStore(folder.path).drop(again)
+        _keep_in(campaign, folder)
+        campaign.put_off(again)
         return _work(campaign, folder, progress)
 
 
@@ -92,8 +97,11 @@ def rebuild(path: Path, progress: Progress) -> int:
     """Write report, tables and summary anew from the stored runs; return the exit code."""
     folder = ResultFolder.existing(path)
     with folder.locked():
-        about = folder.read_json("env.json") or {"servers": {}}
-        return _finish(load_campaign(folder), folder, progress, about)
+        return _finish(load_campaign(folder), folder, progress, _about(folder))
+
+
+def _about(folder: ResultFolder) -> dict[str, Any]:
+    return folder.read_json("env.json") or {"servers": {}}
 
 
 def load_campaign(folder: ResultFolder) -> Campaign:
@@ -121,6 +129,7 @@ def _complete(campaign: Campaign) -> bool:
 
 def _new_campaign(spec: Spec, results: Path, progress: Progress) -> tuple[int, ResultFolder]:
     progress.phase("preflight", spec.name)
+    check_prompts(spec)
     check_machine(spec)
     folder = ResultFolder.create(results, spec.name)
     with folder.locked():
@@ -129,13 +138,24 @@ def _new_campaign(spec: Spec, results: Path, progress: Progress) -> tuple[int, R
 
 
 def _work(campaign: Campaign, folder: ResultFolder, progress: Progress) -> int:
-    campaign.on_run = RunStore(folder.path).save
+    _keep_in(campaign, folder)
     campaign.undecided = undecided
     folder.point_latest()
     interrupted = run_session(campaign, folder.path / "servers", progress)
     about = environment(campaign.spec, campaign.servers)
     code = _finish(campaign, folder, progress, about)
     return EXIT_INTERRUPTED if interrupted else code
+
+
+def _keep_in(campaign: Campaign, folder: ResultFolder) -> None:
+    """Have the folder follow what happens to the campaign's runs."""
+    store = RunStore(folder.path)
+
+    def put_off(runs: list[ArmRun]) -> None:
+        folder.write_json("redone.json", campaign.redone)
+        store.drop(runs)
+
+    campaign.on_run, campaign.on_put_off = store.save, put_off
 
 
 def _finish(

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
-from harness.metrics import repetition_ratio
+import numpy as np
+
+from harness.metrics import repetition_ratio, tokens_per_chunk
 from harness.runrecord import ArmRun
 from harness.spec import Spec
 from harness.spec_arm import BASELINE
@@ -11,6 +13,10 @@ from harness.spec_workload import TraceWork
 
 # answers that loop select other blocks than answers that do not; told even where no limit is set
 TELLING_REPETITION_GAP = 0.2
+# speculation that is accepted more often, or an arm whose steps left the CUDA graph, is no gain of
+# the indexer
+TELLING_CHUNK_GAP = 0.1
+TELLING_GRAPH_GAP = 0.1
 
 
 def comparison_problems(runs: Sequence[ArmRun], spec: Spec) -> list[str]:
@@ -31,12 +37,19 @@ def comparison_problems(runs: Sequence[ArmRun], spec: Spec) -> list[str]:
 
 def comparison_notes(runs: Sequence[ArmRun], spec: Spec) -> list[str]:
     """Differences that a reader should know of."""
-    if spec.limits.repetition_gap is not None:
-        return []
-    return _gap_problems(
-        runs, spec, "share of distinct 4-grams in the answers", _distinct_share,
-        TELLING_REPETITION_GAP, "told above a gap of",
-    )  # fmt: skip
+    told = [
+        ("tokens per chunk", _tokens_per_chunk, TELLING_CHUNK_GAP),
+        ("decode steps in a CUDA graph (sglang:is_cuda_graph)", _cuda_graph, TELLING_GRAPH_GAP),
+    ]
+    if spec.limits.repetition_gap is None:
+        told.append(
+            ("share of distinct 4-grams in the answers", _distinct_share, TELLING_REPETITION_GAP)
+        )
+    return [
+        note
+        for what, of_run, gap in told
+        for note in _gap_problems(runs, spec, what, of_run, gap, "told above a gap of")
+    ]
 
 
 def _basis_problems(runs: Sequence[ArmRun], spec: Spec) -> list[str]:
@@ -77,6 +90,16 @@ def _mean(values: Iterator[float | None]) -> float | None:
 def _cached_share(run: ArmRun) -> float | None:
     prompts = sum(record.prompt_tokens or 0 for record in run.records)
     return sum(record.cached_tokens or 0 for record in run.records) / prompts if prompts else None
+
+
+def _tokens_per_chunk(run: ArmRun) -> float | None:
+    return _mean(tokens_per_chunk(record) for record in run.records)
+
+
+def _cuda_graph(run: ArmRun) -> float | None:
+    """1 if any reading of the load says so; None where the server does not say."""
+    found = list(run.telemetry.select("sglang:is_cuda_graph").values())
+    return float(np.nanmax(found)) if found else None
 
 
 def _distinct_share(run: ArmRun) -> float | None:

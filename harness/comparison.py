@@ -15,7 +15,7 @@ from harness.verdict import HIGHER_IS_BETTER, Outcome, ratio_check, worst
 
 Summary = Mapping[str, Any]
 # what two results must have in common to be compared at all
-_SAME = ("window", "itl", "workload")
+_SAME = ("window", "itl", "work", "servers")
 
 
 def require_comparable(results: Mapping[str, Summary]) -> None:
@@ -30,6 +30,11 @@ def require_comparable(results: Mapping[str, Summary]) -> None:
                 raise ResultError(
                     f"{name}: its {key} ({summary[key]}) is not that of {first_name} ({first[key]})"
                 )
+        if summary["workload"] != first["workload"]:
+            raise ResultError(
+                f"{name}: its content, think time or warm-up is not that of {first_name} (workload "
+                "in their spec.yaml)"
+            )
         if _bases(summary) != _bases(first):
             raise ResultError(
                 f"{name}: counts tokens by {_bases(summary)}, {first_name} by {_bases(first)}"

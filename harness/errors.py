@@ -1,10 +1,12 @@
 """What can stop the harness, and the exit code of each.
 
-HarnessError            1
- +- ConfigError         2   the spec is wrong
- +- ResultError         2   a stored result cannot be used
- +- PreflightError      2   this machine or server cannot run the spec
-     +- ServerStartError 2  a server command refused or died before it was ready
+HarnessError             2   something failed
+ +- ConfigError          2   the spec is wrong
+ +- ResultError          2   a stored result cannot be used
+ +- PreflightError       2   this machine or server cannot run the spec
+     +- ServerStartError 2   a server command refused or died before it was ready
+
+1 is FAIL and nothing else, so that a script can tell a regression from a broken machine.
 """
 
 from collections.abc import Sequence
@@ -19,13 +21,11 @@ EXIT_INTERRUPTED = 130
 class HarnessError(Exception):
     """Something outside the workload failed; the message is one line for the user."""
 
-    exit_code = EXIT_FAIL
+    exit_code = EXIT_INVALID
 
 
 class ConfigError(HarnessError):
     """The spec is wrong: one line per problem, each with file, key and what to do."""
-
-    exit_code = EXIT_INVALID
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -35,13 +35,9 @@ class ConfigError(HarnessError):
 class PreflightError(HarnessError):
     """The spec is fine, but cannot be run here."""
 
-    exit_code = EXIT_INVALID
-
 
 class ResultError(HarnessError):
     """A result is not there, damaged, not valid, or measured something else: no verdict."""
-
-    exit_code = EXIT_INVALID
 
 
 class ServerStartError(PreflightError):

@@ -17,6 +17,8 @@ from harness.results import ResultFolder
 from harness.spec import Spec
 from harness.summary import summarise
 from harness.table import requests_parquet
+from harness.telemetry_table import telemetry_parquet
+from harness.validity import client_was_the_limit
 from harness.verdict import EXIT_CODES, Outcome
 
 
@@ -34,6 +36,7 @@ def write_result(
         summary["notes"].append(note)
     plots = all_plots(campaign, summary)
     folder.write_bytes("requests.parquet", requests_parquet(campaign.runs))
+    folder.write_bytes("telemetry.parquet", telemetry_parquet(campaign.runs))
     folder.write_text("requests.csv", requests_csv(campaign.runs))
     folder.write_text("runs.csv", runs_csv(summary))
     folder.write_json("env.json", about)
@@ -52,6 +55,19 @@ def exit_code(summary: Mapping[str, Any]) -> int:
         return EXIT_INVALID
     verdict = summary["verdict"]
     return EXIT_OK if verdict is None else EXIT_CODES[Outcome(verdict["outcome"])]
+
+
+def only_noise(summary: Mapping[str, Any]) -> bool:
+    """Is there no verdict, and the machine's noise the only reason?
+
+    Either the interval was too wide for the margins, or the client was the limit in every run that
+    does not count.
+    """
+    if summary["valid"]:
+        verdict = summary["verdict"]
+        return verdict is not None and verdict["outcome"] == Outcome.INCONCLUSIVE
+    problems = [problem for run in summary["runs"] for problem in run["problems"]]
+    return client_was_the_limit(problems) and len(problems) == len(summary["invalid_reasons"])
 
 
 def tell(summary: Mapping[str, Any], folder: ResultFolder, progress: Progress) -> None:

@@ -76,7 +76,7 @@ def read_summary(folder: ResultFolder) -> dict[str, Any]:
             f"{folder.path}: has no summary.json, the campaign did not end; `harness resume` "
             "goes on with it"
         )
-    if not isinstance(summary, dict) or "ratios" not in summary or "workload" not in summary:
+    if not isinstance(summary, dict) or "ratios" not in summary or "work" not in summary:
         raise ResultError(
             f"{folder.path}: is of another harness version, rebuild it with `harness report`"
         )

@@ -207,15 +207,19 @@ def serve(options: argparse.Namespace) -> int:
     if script.refuse:
         sys.stderr.write(f"starting\nerror: {script.refuse}\n")
         return 1
-    # a scripted stall must not hold up the end of the process
-    web.run_app(
-        _delayed_app(script),
-        host="127.0.0.1",
-        port=options.port,
-        print=None,
-        shutdown_timeout=0.1,
-        handler_cancellation=True,
-    )
+    try:
+        # a scripted stall must not hold up the end of the process
+        web.run_app(
+            _delayed_app(script),
+            host="127.0.0.1",
+            port=options.port,
+            print=None,
+            shutdown_timeout=0.1,
+            handler_cancellation=True,
+        )
+    except (OSError, OverflowError) as error:
+        sys.stderr.write(f"harness mock: {error}\n")
+        return 2
     return 0
 
 

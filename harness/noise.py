@@ -112,7 +112,9 @@ def _read_floor(path: Path) -> Any:
             [f"{path}: there is no noise floor, run `harness calibrate CONFIG --out {path}`"]
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError([f"{path}: is no noise floor ({error!r})"]) from None
+        raise ConfigError(
+            [f"{path}: is no noise floor ({error!r}), `harness calibrate CONFIG` writes one"]
+        ) from None
     if not known:
         raise ConfigError([f"{path}: is a noise floor of another harness version, calibrate again"])
     return floor

@@ -119,4 +119,6 @@ def _wall(spec: Spec) -> str:
     wall_s = expected_wall_s(spec)
     if wall_s is None:
         return "not known, `expect` in the spec would tell"
-    return f"about {wall_s / MINUTE_S:.0f} minutes, from `expect`"
+    minutes = wall_s / MINUTE_S
+    shown = f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.1f} hours"
+    return f"about {shown}, from `expect`"

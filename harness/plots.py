@@ -9,6 +9,7 @@ from harness.campaign import Campaign
 from harness.drawing import as_png, colour, new_figure
 from harness.metrics import NS_PER_MS, Samples, itl_token_ns, pooled
 from harness.plots_paired import paired_ratios
+from harness.plots_server import server_over_time, spin_over_time
 from harness.plots_time import itl_over_position, throughput_over_time
 
 
@@ -21,6 +22,8 @@ def all_plots(campaign: Campaign, summary: Mapping[str, Any]) -> dict[str, bytes
         "itl.png": itl_distribution(_itl_by_arm(campaign)),
         "itl_position.png": itl_over_position(summary),
         "kept_share.png": kept_share_per_layer(summary),
+        "spin_time.png": spin_over_time(campaign),
+        "server.png": server_over_time(campaign),
     }
     return {name: png for name, png in plots.items() if png is not None}
 
@@ -64,7 +67,7 @@ def itl_distribution(by_arm: Mapping[str, Samples]) -> bytes | None:
     known = {arm: np.sort(gaps) / NS_PER_MS for arm, gaps in by_arm.items() if len(gaps)}
     if not known:
         return None
-    figure, (axes,) = new_figure("Inter-token latency")
+    figure, (axes,) = new_figure("Distribution of the inter-token latency")
     for place, (arm, gaps) in enumerate(known.items()):
         axes.plot(gaps, np.arange(1, len(gaps) + 1) / len(gaps), label=arm, color=colour(place))
         axes.axvline(float(np.median(gaps)), color=colour(place), linestyle=":", linewidth=1)

@@ -22,13 +22,13 @@ def paired_ratios(summary: Mapping[str, Any]) -> bytes | None:
             _row(axes, place, summary["ratios"][arm][metric])
         limit = _limit(summary, metric)
         if limit is not None:
-            axes.axvline(limit, color="#b3261e", linestyle="--", linewidth=1, label="limit")
-            axes.legend(frameon=False, loc="best")
-        axes.axvline(1, color="#999", linewidth=1)
+            axes.axvline(limit, color="#b3261e", linestyle="--", linewidth=1, label="gate limit")
+        axes.axvline(1, color="#999", linewidth=1, label="stock")
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
         axes.set_yticks(range(1, len(arms) + 1), arms)
         axes.set_ylim(0.4, len(arms) + 0.6)
         axes.grid(visible=False)
-    panels[-1].set_xlabel("ratio")
+    panels[-1].set_xlabel("ratio, arm over stock")
     return as_png(figure)
 
 

@@ -21,7 +21,7 @@ def throughput_over_time(campaign: Campaign) -> bytes | None:
     if not lines:
         return None
     figure, (rate, running) = new_figure(
-        "Output throughput over time", "Running requests", shared_x=True
+        "Output throughput over time", "Requests between first and last token", shared_x=True
     )
     arms, labelled = list(campaign.spec.arms), set[int]()
     for place, shown in lines:
@@ -34,7 +34,7 @@ def throughput_over_time(campaign: Campaign) -> bytes | None:
     rate.set_ylim(bottom=0)
     rate.legend(frameon=False, loc="lower right")
     running.set_ylabel("requests")
-    running.set_ylim(bottom=0)
+    running.set_ylim(0, 1.1 * max(max(shown.running) for _, shown in lines))
     running.set_xlabel("seconds since the first request was sent")
     return as_png(figure)
 
@@ -56,7 +56,7 @@ def itl_over_position(summary: Mapping[str, Any]) -> bytes | None:
             drawn = True
     if not drawn:
         return None
-    axes.set_xlabel("output token")
+    axes.set_xlabel("position in the answer, tokens")
     axes.set_ylabel("median ms per token")
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, loc="lower right")

@@ -6,12 +6,27 @@ import subprocess
 
 from harness.control import ServerFacts
 from harness.errors import PreflightError
+from harness.prompts import request_ids
 from harness.server import command_line
 from harness.spec import Spec
-from harness.work import longest_request, resident_tokens
+from harness.spec_content import FileIds
+from harness.work import asks_of, longest_request, resident_tokens
 
 GIB = 1 << 30
 MIB = 1 << 20
+
+
+def check_prompts(spec: Spec) -> None:
+    """Raises ConfigError when a file of prompts, a corpus or a trace does not give the workload.
+
+    Before any server is started: that can take half an hour.
+    """
+    asks = asks_of(spec)
+    if not isinstance(spec.workload.content, FileIds):
+        # generated prompts differ in nothing but their length
+        asks = (max(asks, key=lambda ask: ask.prompt_tokens),)
+    for ask in asks:
+        request_ids(spec, 0, ask.index)
 
 
 def check_machine(spec: Spec) -> None:
@@ -58,9 +73,15 @@ def check_server(spec: Spec, arm: str, facts: ServerFacts) -> None:
     """Raises PreflightError when the server is not the arm's, or cannot hold the workload."""
     expects_spin = spec.arms[arm].spin is not None
     if expects_spin and facts.spin is None:
-        raise PreflightError(f"arm {arm}: /server_info has no spin block, the server is stock")
+        raise PreflightError(
+            f"arm {arm}: /server_info has no spin block, the server is stock; give its command "
+            "--spin-sparsity, or take `spin` from the arm"
+        )
     if not expects_spin and facts.spin is not None:
-        raise PreflightError(f"arm {arm}: the server runs SPIN, but the spec says it must not")
+        raise PreflightError(
+            f"arm {arm}: the server runs SPIN, but the spec says it must not; start it with "
+            "--no-spin, or give the arm `spin: {target_sparsity: ...}`"
+        )
     need = resident_tokens(spec)
     if need is not None and facts.capacity_tokens is not None and need > facts.capacity_tokens:
         raise PreflightError(

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ from harness.checklist import checklist
 TEMPLATE = Path(__file__).with_name("report_template.html")
 CAPTIONS = {
     "ratios.png": "Every pair is a dot, the diamond their geometric mean, the bar its 95 % "
-    "t-interval.",
+    "t-interval. PASS needs the whole bar on the good side of the limit.",
     "throughput.png": "The bars of one pair were measured back to back, see the runs below.",
     "timeline.png": "Every run is a line.",
     "itl.png": "Per-token ITL inside the window, all runs; dotted: the median.",
     "itl_position.png": "Median per-token ITL by place in the answer.",
-    "kept_share.png": "Dotted: what the target sparsity leaves. The miss is shown where the server "
-    "exports it (sglang_spin:miss by layer).",
+    "kept_share.png": "Over the loads of all runs. Dotted: what the target sparsity leaves. The "
+    "miss is shown where the server exports it (sglang_spin:miss by layer).",
+    "spin_time.png": "The last run of each arm. /metrics is read every half second; the server "
+    "itself updates these gauges every few dozen decode steps, over the last minute.",
+    "server.png": "Every run is a line, from the reading before the load to the one after it. "
+    "SGLang sets its gauges every 40 decode steps, so they lag behind the tokens.",
 }
 
 
@@ -39,8 +44,21 @@ def render_report(
         images=images,
         captions=CAPTIONS,
         checks=checklist(summary),
+        machine=_machine(environment),
         arm_rows=_arm_rows(summary),
     )
+
+
+def _machine(environment: Mapping[str, Any]) -> str:
+    """Where and when; empty where it is not known, as of a result that was never finished."""
+    parts = []
+    if environment.get("cpu"):
+        parts.append(f"{environment['cpu']}, {environment.get('cores')} cores")
+    gpus = environment.get("gpu_memory_mib") or []
+    parts += [f"{len(gpus)} GPUs of {max(gpus) / 1024:.0f} GiB"] if gpus else []
+    if (written := environment.get("written_unix_s")) is not None:
+        parts.append(f"{datetime.fromtimestamp(written, UTC):%d %B %Y %H:%M} UTC")
+    return "; ".join(parts)
 
 
 def _arm_rows(summary: Mapping[str, Any]) -> list[tuple[str, list[str]]]:

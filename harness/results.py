@@ -39,7 +39,11 @@ class ResultFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep another harness from writing here. Raises HarnessError when one does."""
-        with (self.path / ".lock").open("w") as lock:
+        try:
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise HarnessError(f"{self.path}: cannot be written ({error.strerror})") from None
+        with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -66,7 +70,9 @@ class ResultFolder:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise ResultError(f"{path}: cannot be read ({error})") from None
+            raise ResultError(
+                f"{path}: cannot be read ({error}); delete it, `harness report` writes it anew"
+            ) from None
 
     def point_latest(self) -> None:
         """Make `<root>/<name>/latest` a link to this folder, in one step."""
@@ -88,5 +94,7 @@ def _create(parent: Path, stamp: str) -> Path:
                 continue
             return path
     except OSError as error:
-        raise HarnessError(f"cannot create {parent}: {error.strerror}") from None
+        raise HarnessError(
+            f"{parent}: cannot be made ({error.strerror}), give another folder with --results"
+        ) from None
     raise HarnessError(f"{parent} already holds 999 results of {stamp}")

@@ -4,6 +4,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -25,11 +26,7 @@ class RunStore:
         """Write one run; a run of the same place and pair is replaced. Raises HarnessError."""
         name = f"pair-{run.pair + 1:03d}-{run.position + 1}-{run.arm}{SUFFIX}"
         packed = gzip.compress(orjson.dumps(encode(run)), compresslevel=1, mtime=0)
-        try:
-            self.folder.mkdir(exist_ok=True)
-            write_whole(self.folder / name, packed)
-        except OSError as error:
-            raise HarnessError(f"{self.folder / name}: cannot be written ({error})") from None
+        write_whole(self.folder / name, packed)
 
     def load(self) -> list[ArmRun]:
         """All runs in the order they were done. Raises ResultError for a file that is damaged."""
@@ -53,10 +50,19 @@ def _read(path: Path) -> ArmRun:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part."""
+    """Write a file so that a reader sees the old content or the new, never a part.
+
+    Its folder is made if need be. Raises HarnessError and leaves no draft when that fails.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    draft.replace(path)
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with draft.open("wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise HarnessError(f"{path}: cannot be written ({error.strerror or error})") from None

@@ -99,15 +99,18 @@ class Server:
         async with aiohttp.ClientSession(self.base_url, timeout=timeout) as session:
             while time.monotonic() < deadline:
                 if not self.alive():
+                    assert self._warden is not None
                     raise ServerStartError(
-                        f"server of arm {self.name} ended at start: {self.why()}"
+                        f"server of arm {self.name} ended at start with status "
+                        f"{self._warden.returncode}: {self.why()}"
                     )
                 if await _is_healthy(session):
                     self._refuse_foreign_answer()
                     return
                 await asyncio.sleep(POLL_S)
         raise ServerStartError(
-            f"server of arm {self.name} is not healthy after {timeout_s:g} s: {self.why()}"
+            f"server of arm {self.name} is not healthy after {timeout_s:g} s "
+            f"(limits.start_s): {self.why()}"
         )
 
     def _refuse_foreign_answer(self) -> None:

@@ -33,6 +33,6 @@ async def _supervised(campaign: Campaign, logs: Path, progress: Progress) -> boo
     try:
         await task
     except asyncio.CancelledError:
-        campaign.stopped = "interrupted"
+        campaign.stopped = "interrupted; `harness resume` goes on"
         return True
     return False

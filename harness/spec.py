@@ -33,7 +33,8 @@ class Limits(Strict):
     stall_s bounds the silence of one stream, never its whole length. loop_lag_share: p99 of the
     client's lateness over the median ITL. loop_late_share: time it stood still over the window, in
     stops longer than the median ITL, or than loop_lag_share times that. campaign_s: no new pair is
-    begun after so long; `harness resume` does the rest.
+    begun after so long; `harness resume` does the rest. repeats: so many times a pair is done
+    again at once because the client was the limit and nothing else was wrong.
     repetition_gap: how far the arms' mean share of distinct 4-grams in the answers may differ.
     cached_gap: how far the cached tokens of a replayed trace may differ between the arms.
     """
@@ -45,6 +46,7 @@ class Limits(Strict):
     stall_s: Seconds = 120
     load_s: Seconds = 3600
     campaign_s: Seconds | None = None
+    repeats: Natural = 0
     loop_lag_share: Annotated[float, Field(ge=0)] = 0.2
     loop_late_share: Share = 0.02
     instant_gap_share: Share = 0.5

@@ -1,5 +1,6 @@
 """The servers that are compared."""
 
+import shlex
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -42,4 +43,9 @@ class Arm(Strict):
             raise ValueError("args and env belong to a command, a server at base_url has its own")
         if self.command is not None and "{port}" not in self.command:
             raise ValueError("command must contain {port}, the harness chooses a free one")
+        if self.command is not None:
+            try:
+                shlex.split(self.command)
+            except ValueError as error:
+                raise ValueError(f"command cannot be split into words ({error})") from None
         return self

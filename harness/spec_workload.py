@@ -65,6 +65,16 @@ class ContextWork(Strict):
             return self.groups
         return 1 if self.sharing == "shared" else self.request_count
 
+    def sentence(self) -> str:
+        """The work in words."""
+        turns = f" in {self.turns} turns" if self.turns > 1 else ""
+        return (
+            f"{self.request_count:,} conversations{turns}, {self.concurrency:,} in flight: "
+            f"{self.cached_tokens:,} cached + {self.new_tokens:,} new tokens, "
+            f"{self.output_tokens:,} out; contexts: {self.lanes:,} ({self.sharing}); "
+            f"content: {self.content.kind}; arrival: {self.arrival.kind}"
+        )
+
     def tail_tokens(self, turn: int) -> int:
         """Tokens between the context and the end of the prompt of `turn`, counted from 0."""
         return (turn + 1) * self.new_tokens + turn * self.recorded_tokens
@@ -100,6 +110,13 @@ class TraceWork(Strict):
     content: Content = RandomIds()
     arrival: TraceArrival = Closed()
 
+    def sentence(self) -> str:
+        """The work in words."""
+        return (
+            f"trace {self.path}, {self.concurrency:,} in flight at most; content: "
+            f"{self.content.kind}; arrival: {self.arrival.kind}"
+        )
+
     @model_validator(mode="after")
     def _generated_content(self) -> Self:
         if isinstance(self.content, FileIds):
@@ -107,9 +124,10 @@ class TraceWork(Strict):
         return self
 
 
-def _kind(value: Any) -> str:
-    kind = value.get("kind", "context") if isinstance(value, dict) else value.kind
-    return str(kind)
+def _kind(value: Any) -> str | None:
+    if isinstance(value, dict):
+        return str(value.get("kind", "context"))
+    return getattr(value, "kind", None)
 
 
 Workload = Annotated[

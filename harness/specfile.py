@@ -17,6 +17,10 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, str | int | float | None):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "a key is a plain word", key_node.start_mark
+                )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key `{key}` is given twice", key_node.start_mark
@@ -71,12 +75,14 @@ def _apply_override(raw: dict[str, Any], override: str) -> None:
 _ADVICE = {
     "extra_forbidden": "unknown key, remove it or correct its spelling",
     "missing": "missing, add it",
+    "union_tag_not_found": "`kind` is missing, add it",
 }
+_GROUP = ("model_type", "dict_type", "model_attributes_type")
 
 
 def _parts(location: tuple[int | str, ...]) -> list[str]:
     """Keys as the user wrote them: pydantic puts the chosen kind of workload in between."""
-    parts = [str(part) for part in location]
+    parts = [str(part) for part in location if part != "[key]"]
     chosen = len(parts) > 1 and parts[0] == "workload" and parts[1] in ("context", "trace")
     return [parts[0], *parts[2:]] if chosen else parts
 
@@ -84,9 +90,14 @@ def _parts(location: tuple[int | str, ...]) -> list[str]:
 def _describe(path: Path, item: Any) -> str:
     """`file: key: what is wrong` for one pydantic error."""
     key = ".".join(_parts(item["loc"])) or "(top level)"
-    if item["type"] in _ADVICE:
-        return f"{path}: {key}: {_ADVICE[item['type']]}"
+    given, kind = item.get("input"), item["type"]
+    if kind in _GROUP or (kind == "union_tag_not_found" and not isinstance(given, dict)):
+        return f"{path}: {key}: must be a group of keys, got {given!r}"
+    if kind in _ADVICE:
+        return f"{path}: {key}: {_ADVICE[kind]}"
+    if kind == "union_tag_invalid":
+        allowed = item["ctx"]["expected_tags"]
+        return f"{path}: {key}.kind: must be one of {allowed}, got {item['ctx']['tag']!r}"
     message = item["msg"].removeprefix("Value error, ")
-    given = item.get("input")
     shown = "" if isinstance(given, dict) else f", got {given!r}"
     return f"{path}: {key}: {message}{shown}"

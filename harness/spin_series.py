@@ -5,10 +5,21 @@ from statistics import fmean
 
 import numpy as np
 
-from harness.telemetry import Telemetry
+from harness.telemetry import Telemetry, Values
 
 # mean share of a row's true top-k that the prediction would have skipped
 MISS = r"sglang_spin:(layer_)?miss(_mean|_share)?"
+KEPT = r"sglang_spin:kept_share"
+
+
+def layer_series(telemetry: Telemetry, pattern: str) -> dict[int, Values]:
+    """The gauges with a `layer` label over time, by layer, the mean over ranks. [readings] each"""
+    found: dict[int, list[Values]] = {}
+    for (_, labels), values in telemetry.select(pattern).items():
+        layer = dict(labels).get("layer", "")
+        if layer.isdigit():
+            found.setdefault(int(layer), []).append(values)
+    return {layer: np.mean(found[layer], axis=0) for layer in sorted(found)}
 
 
 def per_layer(telemetry: Telemetry, pattern: str) -> list[float | None] | None:

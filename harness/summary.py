@@ -39,6 +39,8 @@ def summarise(campaign: Campaign) -> dict[str, Any]:
         "window": spec.window,
         "itl": spec.itl,
         "workload": workload_hash(spec),
+        "work": spec.workload.sentence(),
+        "servers": spec.servers,
         "pairs": campaign.pairs,
         "stopped": campaign.stopped,
         "arms": {

@@ -164,6 +164,11 @@ def client_problems(run: ArmRun, spec: Spec) -> list[str]:
     return problems
 
 
+def client_was_the_limit(problems: Sequence[str]) -> bool:
+    """Is that all that was wrong? Then a quieter moment gives a run that counts."""
+    return bool(problems) and all(problem.startswith("client_limited") for problem in problems)
+
+
 def _uploads_inside(records: Sequence[RequestRecord], window: Window) -> str:
     """Names the usual cause, if it can be one."""
     late = [r for r in records if r.sent_ns < window[1] and r.uploaded_ns > window[0]]

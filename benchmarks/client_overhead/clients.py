@@ -155,5 +155,7 @@ def available(
     if sglang_path is None:
         missing.append("sglang: give --sglang-path the folder of what its client needs (datasets)")
     else:
-        clients.append(sglang(sglang_path))
+        # it is run in a scratch folder
+        folders = [str(Path(folder).resolve()) for folder in sglang_path.split(":")]
+        clients.append(sglang(":".join(folders)))
     return clients, missing

@@ -18,7 +18,7 @@ from benchmarks.client_overhead.clients import Case, Client
 from benchmarks.client_overhead.tree import cpu_seconds
 
 POLL_S = 0.25
-LIMIT_S = 180.0
+LIMIT_S = 75.0
 ROOT = Path(__file__).parents[2]
 
 

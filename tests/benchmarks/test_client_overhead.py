@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.client_overhead.__main__ import ceilings, verdict
+from benchmarks.client_overhead.__main__ import ceilings, gave_up, verdict
 from benchmarks.client_overhead.clients import Case, available, ours
 from benchmarks.client_overhead.firehose import sse_events
 from benchmarks.client_overhead.measure import run_case
@@ -38,6 +38,15 @@ def test_server_streams_what_a_client_reads(chat: bool, usage: bool) -> None:
         take_event(record, event, 1)
     assert (record.streamed_tokens, record.finish_reason, record.saw_done) == (5, "length", True)
     assert record.itl_basis == ("usage" if usage else "chunk")
+
+
+def test_failed_client_is_not_asked_for_more() -> None:
+    """Who failed with 1,000 streams is asked for fewer, not for as many; others are."""
+    rows = [row(streams=1000, verdict="failed"), row(client="b", streams=5, verdict="fell behind")]
+    assert gave_up(rows, "a", 1000)
+    assert gave_up(rows, "a", 5000)
+    assert not gave_up(rows, "a", 96)
+    assert not gave_up(rows, "b", 5000)
 
 
 def row(**changes: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Each metric against numbers worked out by hand."""
 
+import math
 from array import array
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from harness import metrics
 from harness.record import RequestRecord
 from harness.runrecord import windows
-from harness.timeline import timeline
+from harness.timeline import itl_over_time, timeline
 from tests.harness.helpers import MS, record
 
 # 1 token at 10 ms, then 3 at 40 ms, then 2 at 60 ms; sent at 2 ms
@@ -187,6 +188,17 @@ def test_failed_request_is_no_goodput() -> None:
     assert not metrics.meets_slo(record(SCRIPT, saw_done=False))
     assert metrics.goodput_req_s(3, (0, 2_000_000_000)) == 1.5
     assert metrics.goodput_req_s(3, (5, 5)) is None
+
+
+def test_itl_over_time_by_hand() -> None:
+    """Each bin has the median gap of the tokens that arrived in it; a bin without any has none."""
+    r = record([(0, 1), (10, 1), (30, 2), (100, 1)])
+    seconds, gaps_ns = itl_over_time([r], (0, 100 * MS), bin_s=1)
+    assert len(seconds) == len(gaps_ns) == 24
+    # bins of 100 / 24 ms: 10 ms is in the third, 30 ms in the eighth, 100 ms in the last
+    assert [gaps_ns[2], gaps_ns[7], gaps_ns[23]] == [10 * MS, 10 * MS, 70 * MS]
+    assert sum(not math.isnan(gap) for gap in gaps_ns) == 3
+    assert seconds[0] == pytest.approx(0.1 / 48)
 
 
 def test_timeline_by_hand() -> None:

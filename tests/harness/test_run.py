@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from harness.command import RunCommand, execute
-from harness.errors import PreflightError
+from harness.errors import ConfigError, PreflightError
 from harness.ports import free_port
 from harness.progress import Progress
 from tests.harness.helpers import processes_with, read_summary, spec_dict, write_spec
@@ -77,7 +77,7 @@ def test_t13_primed_once_and_verified_every_time(tmp_path: Path) -> None:
         ({"spin": "--fault die"}, "pair 1 spin: the server ended"),
         (
             {"stock": "--refuse 'needs a GPU'"},
-            "preflight: server of arm stock ended at start: error: needs a GPU",
+            "preflight: server of arm stock ended at start with status 1: error: needs a GPU",
         ),
     ],
     ids=lambda value: "-".join(value.values()) if isinstance(value, dict) else "",
@@ -105,6 +105,18 @@ def test_machine_without_the_gpus(tmp_path: Path) -> None:
     """A machine that lacks what the spec requires is refused before anything starts."""
     with pytest.raises(PreflightError, match="test needs 512 GPUs of at least 1 GiB"):
         run(tmp_path, requires={"gpus": 512, "gpu_memory_gib": 1})
+    assert not (tmp_path / "results").exists()
+
+
+def test_prompts_are_read_before_a_server_is_started(tmp_path: Path) -> None:
+    """A file of prompts that is missing, or too short, is told before anything starts."""
+    prompts = tmp_path / "prompts.jsonl"
+    workload = {"content": {"kind": "file", "path": str(prompts)}}
+    with pytest.raises(ConfigError, match="cannot be read"):
+        run(tmp_path, workload=workload)
+    prompts.write_text(json.dumps(list(range(288))) + "\n")
+    with pytest.raises(ConfigError, match="has 1 prompts, the workload needs 2 or more"):
+        run(tmp_path, workload=workload)
     assert not (tmp_path / "results").exists()
 
 

@@ -63,7 +63,9 @@ def test_start_and_stop(tmp_path: Path) -> None:
 def test_refusal_is_told_with_its_telling_line(tmp_path: Path) -> None:
     """A server that ends at start is reported with the line that says why."""
     command = MOCK + " --refuse 'needs 8 GPUs, this machine has none'"
-    with pytest.raises(ServerStartError, match="arm spin ended at start: error: needs 8 GPUs"):
+    with pytest.raises(
+        ServerStartError, match="arm spin ended at start with status 1: error: needs 8 GPUs"
+    ):
         start("spin", command, tmp_path)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -23,6 +24,7 @@ from harness.markdown import markdown_summary
 from harness.plots import kept_share_per_layer
 from harness.progress import Progress
 from harness.summary import summarise
+from harness.telemetry_table import telemetry_parquet
 from harness.tokenize import tokenize
 from tests.harness.helpers import make_spec
 from tests.harness.test_judge import paced_run
@@ -35,6 +37,34 @@ def campaign(pairs: int = 2, spin_ms: float = 8.0, **changes: Any) -> Campaign:
     for pair in range(pairs):
         made.runs += [paced_run("stock", pair, 10.0), paced_run("spin", pair, spin_ms)]
     return made
+
+
+def test_telemetry_table() -> None:
+    """A row for each reading of each series, of servers and GPUs; what a page lacked is null."""
+    made = campaign(pairs=1)
+    run = made.runs[1]
+    run.telemetry.add(5, {("a", (("layer", "3"),)): 1.5})
+    run.telemetry.add(6, {})
+    run.gpus.add(7, {("gpu:power_w", (("gpu", "0"),)): 700.0})
+    table = pyarrow.parquet.read_table(io.BytesIO(telemetry_parquet(made.runs))).to_pylist()
+    assert [(row["t_ns"], row["series"], row["value"]) for row in table] == [
+        (5, "a", 1.5), (6, "a", None), (7, "gpu:power_w", 700.0),
+    ]  # fmt: skip
+    assert table[0] | {"arm": "spin", "pair": 0, "labels": '{"layer":"3"}'} == table[0]
+    assert pyarrow.parquet.read_table(io.BytesIO(telemetry_parquet([]))).num_rows == 0
+
+
+def test_arms_that_speculate_or_record_differently_are_told() -> None:
+    """More tokens a chunk in one arm, or steps outside the CUDA graph, is a note for the reader."""
+    made = campaign(pairs=1)
+    assert comparison_notes(made.runs, made.spec) == []
+    for run, graph in zip(made.runs, (1.0, 0.0), strict=True):
+        run.telemetry.add(1, {("sglang:is_cuda_graph", ()): graph})
+    for record in made.runs[1].records:
+        record.chunk_tokens = array("q", [1] + [2] * (len(record.chunk_tokens) - 1))
+    chunks, graphs = comparison_notes(made.runs, made.spec)
+    assert chunks.startswith("tokens per chunk: spin 2.000, stock 1.000")
+    assert graphs.startswith("decode steps in a CUDA graph (sglang:is_cuda_graph): spin 0.000")
 
 
 def rows(text: str) -> list[dict[str, str]]:
