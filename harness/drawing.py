@@ -4,6 +4,7 @@ from io import BytesIO
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 
 matplotlib.use("Agg")
@@ -30,6 +31,12 @@ def new_figure(*titles: str, shared_x: bool = False) -> tuple[Any, list[Any]]:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.25)
     return figure, panels
+
+
+def from_zero(axes: Any, least: float = 0.0) -> None:
+    """Let the y axis begin at 0 and end a little above the highest line, or above `least`."""
+    values = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.get_lines()])
+    axes.set_ylim(0, 1.1 * max(least, *values[np.isfinite(values)], 1e-9))
 
 
 def as_png(figure: Any) -> bytes:

@@ -11,7 +11,8 @@ class MetricMap:
 
     Counters prompt_tokens, output_tokens, cached_tokens, retracted, evicted are summed over their
     labels; so are the gauges running and queued. keep: what else is recorded, for the report.
-    gauge_delay_s: how old a gauge may be when it is read; SGLang sets them every few decode steps.
+    gauge_delay_s, gauge_delay_steps: how old a gauge may be when it is read, the longer of the two;
+    SGLang sets them every 40 decode steps.
     """
 
     prompt_tokens: str = ""
@@ -23,11 +24,11 @@ class MetricMap:
     queued: str = ""
     keep: str = ""
     gauge_delay_s: float = 0.0
+    gauge_delay_steps: int = 0
 
     def patterns(self) -> dict[str, str]:
         """Meaning to expression, without those that are empty."""
-        named = {item.name: getattr(self, item.name) for item in fields(self)}
-        del named["gauge_delay_s"]
+        named = {name: getattr(self, name) for name in _MEANINGS}
         return {name: pattern for name, pattern in named.items() if pattern}
 
     def wants(self) -> Callable[[str], bool]:
@@ -36,13 +37,15 @@ class MetricMap:
         return lambda name: joined.fullmatch(name) is not None
 
 
+_MEANINGS = [item.name for item in fields(MetricMap) if not item.name.startswith("gauge_delay")]
+
+
 def unknown_changes(changes: Mapping[str, str]) -> list[str]:
     """What is wrong with changes to a map: an unknown meaning, an expression that is none."""
-    known = [item.name for item in fields(MetricMap) if item.name != "gauge_delay_s"]
     problems = []
     for name, pattern in changes.items():
-        if name not in known:
-            problems.append(f"metrics.{name}: unknown meaning, known are {', '.join(known)}")
+        if name not in _MEANINGS:
+            problems.append(f"metrics.{name}: unknown meaning, known are {', '.join(_MEANINGS)}")
             continue
         try:
             re.compile(pattern)
@@ -62,6 +65,7 @@ SGLANG = MetricMap(
     keep=r"sglang_spin:.*|sglang:(token_usage|is_cuda_graph|spec_accept_length|gen_throughput"
     r"|cache_hit_rate|num_used_tokens)",
     gauge_delay_s=2.0,
+    gauge_delay_steps=40,
 )
 VLLM = MetricMap(
     prompt_tokens="vllm:prompt_tokens_total",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from harness.campaign import Campaign
-from harness.drawing import as_png, colour, new_figure
+from harness.drawing import as_png, colour, from_zero, new_figure
 from harness.metrics import NS_PER_MS, Samples, itl_token_ns, pooled
 from harness.plots_paired import paired_ratios
 from harness.plots_server import server_over_time, spin_over_time
@@ -89,24 +89,39 @@ def kept_share_per_layer(summary: Mapping[str, Any]) -> bytes | None:
     titles += ["Top-k entries that the prediction would have missed"] if misses else []
     figure, panels = new_figure(*titles)
     for place, (arm, spin) in enumerate(spins.items(), start=1):
-        _per_layer(panels[0], spin["kept_share"], arm, place)
+        layers = indexer_layers(spin)
+        _per_layer(panels[0], layers, spin["kept_share"], arm, place)
         panels[0].axhline(
             1 - spin["target_sparsity"], color=colour(place), linestyle=":", linewidth=1
         )
         if arm in misses:
-            _per_layer(panels[1], misses[arm], arm, place)
+            known = {n: miss for n, miss in enumerate(misses[arm]) if miss is not None}
+            _per_layer(panels[1], list(known), list(known.values()), arm, place)
     panels[0].set_ylim(0, 1.02)
     panels[0].set_ylabel("kept share")
     if misses:
-        panels[1].set_ylim(bottom=0)
+        from_zero(panels[1])
         panels[1].set_ylabel("miss")
     for axes in panels:
-        axes.set_xlabel("indexer layer")
+        axes.set_xlabel("layer")
         axes.legend(frameon=False, loc="lower right")
     return as_png(figure)
 
 
-def _per_layer(axes: Any, values: list[float | None], arm: str, place: int) -> None:
+def indexer_layers(spin: Mapping[str, Any]) -> list[int]:
+    """The layers that `kept_share` is of: those that report a miss, if they are as many.
+
+    The spin block counts indexers from 0, /metrics names layers of the model, and not every layer
+    has an indexer.
+    """
+    reported = [n for n, miss in enumerate(spin.get("miss_share") or []) if miss is not None]
+    count = len(spin["kept_share"])
+    return reported if len(reported) == count else list(range(count))
+
+
+def _per_layer(
+    axes: Any, layers: list[int], values: list[float | None], arm: str, place: int
+) -> None:
     shown = [np.nan if value is None else value for value in values]
-    axes.plot(range(len(shown)), shown, "o-", markersize=4, label=arm, color=colour(place))
+    axes.plot(layers, shown, "o-", markersize=4, label=arm, color=colour(place))
     axes.xaxis.get_major_locator().set_params(integer=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from harness.campaign import Campaign
-from harness.drawing import as_png, colour, new_figure
+from harness.drawing import as_png, colour, from_zero, new_figure
 from harness.metric_map import METRIC_MAPS, metric_map
 from harness.metrics import NS_PER_MS, NS_PER_S, full_run_window
 from harness.runrecord import ArmRun
@@ -54,8 +54,8 @@ def server_over_time(campaign: Campaign) -> bytes | None:
             labelled.add(place)
             axes.plot(seconds, values, color=colour(place), linewidth=1, alpha=0.7, label=label)
         axes.set_ylabel(panel.unit)
-        axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+        from_zero(axes, least=1.0 if panel.unit == "requests" else 0.0)
+    panels[0].legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     panels[-1].set_xlabel(SECONDS)
     return as_png(figure)
 
@@ -100,7 +100,8 @@ def spin_over_time(campaign: Campaign) -> bytes | None:
         _spin_lines(axes, run, list(campaign.spec.arms)[place], place)
     for panel, unit in zip(axes, ("ms per token", "kept share", "miss"), strict=False):
         panel.set_ylabel(unit)
-        panel.set_ylim(bottom=0)
+        from_zero(panel)
+    axes[1].set_ylim(0, 1.02)
     axes[0].legend(frameon=False, loc="lower right")
     axes[-1].set_xlabel(SECONDS)
     return as_png(figure)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from harness.campaign import Campaign
-from harness.drawing import as_png, colour, new_figure
+from harness.drawing import as_png, colour, from_zero, new_figure
 from harness.timeline import timeline
 
 
@@ -31,10 +31,10 @@ def throughput_over_time(campaign: Campaign) -> bytes | None:
         rate.plot(shown.seconds, shown.tok_s, label=label, **style)
         running.plot(shown.seconds, shown.running, **style)
     rate.set_ylabel("tok/s")
-    rate.set_ylim(bottom=0)
+    from_zero(rate)
     rate.legend(frameon=False, loc="lower right")
     running.set_ylabel("requests")
-    running.set_ylim(0, 1.1 * max(max(shown.running) for _, shown in lines))
+    from_zero(running)
     running.set_xlabel("seconds since the first request was sent")
     return as_png(figure)
 
@@ -58,6 +58,6 @@ def itl_over_position(summary: Mapping[str, Any]) -> bytes | None:
         return None
     axes.set_xlabel("position in the answer, tokens")
     axes.set_ylabel("median ms per token")
-    axes.set_ylim(bottom=0)
+    from_zero(axes)
     axes.legend(frameon=False, loc="lower right")
     return as_png(figure)

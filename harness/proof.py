@@ -9,11 +9,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from harness.metric_map import MetricMap
-from harness.metrics import Window
+from harness.metrics import NS_PER_S, Window, itl_chunk_ns, percentile, pooled
 from harness.record import RequestRecord
 from harness.telemetry import CounterFell, Telemetry
-
-NS_PER_S = 1e9
 
 
 def proof_problems(
@@ -35,7 +33,10 @@ def proof_problems(
         problems += _disturbances(telemetry, metrics)
     except CounterFell as error:
         return [f"metrics: {error}"]
-    return problems + list(_queue_problems(telemetry, window, metrics))
+    gaps = pooled([itl_chunk_ns(record, window) for record in records])
+    step_ns = percentile(gaps, 50) or 0.0
+    delay_ns = max(metrics.gauge_delay_s * NS_PER_S, metrics.gauge_delay_steps * step_ns)
+    return problems + list(_queue_problems(telemetry, window, metrics, delay_ns))
 
 
 def proof_notes(telemetry: Telemetry) -> list[str]:
@@ -81,14 +82,14 @@ def _disturbances(telemetry: Telemetry, metrics: MetricMap) -> Iterator[str]:
 
 
 def _queue_problems(
-    telemetry: Telemetry, window: Window | None, metrics: MetricMap
+    telemetry: Telemetry, window: Window | None, metrics: MetricMap, delay_ns: float
 ) -> Iterator[str]:
     """Requests that waited inside the window; a gauge set before it is not held against it."""
     queued = telemetry.total(metrics.queued) if metrics.queued else None
     if queued is None or window is None:
         return
     times = telemetry.times()
-    inside = (times >= window[0] + metrics.gauge_delay_s * NS_PER_S) & (times <= window[1])
+    inside = (times >= window[0] + delay_ns) & (times <= window[1])
     most = np.nanmax(queued[inside], initial=0.0)
     if most > 0:
         yield f"metrics: up to {most:.0f} requests were queued inside the window"

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from harness.metrics import (
     NS_PER_S,
+    Samples,
     Window,
     full_run_window,
     itl_token_ns,
@@ -40,6 +41,11 @@ def _edges(window: Window, bin_s: float) -> NDArray[np.float64]:
     return np.linspace(start, end, count + 1)
 
 
+def _bin_of(times: Samples, edges: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Bin of each time: it ends a bin rather than begins it, or the last would hold a step more."""
+    return np.clip(np.digitize(times, edges, right=True) - 1, 0, len(edges) - 2)
+
+
 def itl_over_time(
     records: Sequence[RequestRecord], window: Window, bin_s: float = 1.0
 ) -> tuple[list[float], list[float]]:
@@ -52,7 +58,7 @@ def itl_over_time(
     # a chunk's tokens all arrive with it
     ends = pooled([np.repeat(record.chunk_t_ns, record.chunk_tokens)[record.chunk_tokens[0] :]
                    for record in records if record.chunk_t_ns])  # fmt: skip
-    place = np.clip(np.digitize(ends, edges) - 1, 0, len(edges) - 2)
+    place = _bin_of(ends, edges)
     medians = [percentile(gaps[place == one], 50) for one in range(len(edges) - 1)]
     middle = (edges[:-1] + edges[1:]) / 2
     shown = [math.nan if value is None else value for value in medians]
@@ -72,7 +78,7 @@ def timeline(records: Sequence[RequestRecord], bin_s: float = 1.0) -> Timeline |
         if not record.chunk_t_ns:
             continue
         times = np.array(record.chunk_t_ns, dtype=np.float64)
-        tokens += np.histogram(times, edges, weights=np.array(record.chunk_tokens, float))[0]
+        np.add.at(tokens, _bin_of(times, edges), np.array(record.chunk_tokens, float))
         first, last = times[0], times[-1]
         busy += np.clip(np.minimum(edges[1:], last) - np.maximum(edges[:-1], first), 0, None)
     width = np.diff(edges)

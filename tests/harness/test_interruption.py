@@ -12,9 +12,11 @@ import pytest
 from tests.harness.helpers import processes_with, read_summary, write_spec
 
 
-def start_slow_campaign(folder: Path, mark: str) -> "subprocess.Popen[str]":
-    """A campaign in a process of its own, in the middle of its first load."""
-    slow = f"--itl-ms 100 --spin-policy {mark}"
+def start_slow_campaign(
+    folder: Path, mark: str, phase: str = "load", options: str = "--itl-ms 100"
+) -> "subprocess.Popen[str]":
+    """A campaign in a process of its own, in the middle of this phase, which its mocks draw out."""
+    slow = f"{options} --spin-policy {mark}"
     spec = write_spec(folder, stock=slow, spin=slow, workload={"output_tokens": 2000})
     command = [sys.executable, "-m", "harness", "run", str(spec)]
     process = subprocess.Popen(
@@ -24,11 +26,11 @@ def start_slow_campaign(folder: Path, mark: str) -> "subprocess.Popen[str]":
         start_new_session=True,
     )
     assert process.stdout is not None
-    while "load" not in process.stdout.readline():
+    while f"] {phase} " not in process.stdout.readline():
         assert process.poll() is None
     # the requests are on their way
     time.sleep(0.5)
-    assert len(processes_with(mark)) >= 2
+    assert processes_with(mark)
     return process
 
 
@@ -54,6 +56,26 @@ def test_interrupted_campaign(tmp_path: Path, number: signal.Signals) -> None:
     assert summary["valid"] is False
     assert summary["arms"]["stock"]["requests"] == {"ok": 0, "total": 2}
     assert summary["runs"][0]["ttft_ms"]["p50"] is not None
+
+
+@pytest.mark.parametrize(
+    ("phase", "options"),
+    [
+        ("start", "--start-delay-ms 60000"),
+        ("flush", "--flush refuses"),
+        ("prime", "--ttft-ms 2000 --itl-ms 1"),
+    ],
+)
+def test_interrupted_in_every_phase(tmp_path: Path, phase: str, options: str) -> None:
+    """Ctrl-C before the load does the same, also while a server is starting."""
+    mark = f"mark-{os.getpid()}-{phase}"
+    process = start_slow_campaign(tmp_path, mark, phase, options)
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "INVALID: interrupted; `harness resume` goes on" in out
+    assert processes_with(mark) == []
+    assert read_summary(tmp_path)["valid"] is False
 
 
 def test_killed_campaign_leaves_no_server(tmp_path: Path) -> None:

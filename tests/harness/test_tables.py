@@ -21,7 +21,7 @@ from harness.csvtables import requests_csv, runs_csv
 from harness.errors import HarnessError
 from harness.idsource import corpus_ids
 from harness.markdown import markdown_summary
-from harness.plots import kept_share_per_layer
+from harness.plots import indexer_layers, kept_share_per_layer
 from harness.progress import Progress
 from harness.summary import summarise
 from harness.telemetry_table import telemetry_parquet
@@ -52,6 +52,14 @@ def test_telemetry_table() -> None:
     ]  # fmt: skip
     assert table[0] | {"arm": "spin", "pair": 0, "labels": '{"layer":"3"}'} == table[0]
     assert pyarrow.parquet.read_table(io.BytesIO(telemetry_parquet([]))).num_rows == 0
+
+
+def test_layers_of_the_kept_share() -> None:
+    """Kept shares stand at the layers that report a miss; without these they are counted from 0."""
+    kept = [0.6, 0.6]
+    assert indexer_layers({"kept_share": kept, "miss_share": [None, 0.1, None, 0.3]}) == [1, 3]
+    assert indexer_layers({"kept_share": kept, "miss_share": [None, 0.1]}) == [0, 1]
+    assert indexer_layers({"kept_share": kept, "miss_share": None}) == [0, 1]
 
 
 def test_arms_that_speculate_or_record_differently_are_told() -> None:

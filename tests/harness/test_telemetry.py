@@ -136,6 +136,17 @@ def test_queue_is_not_judged_by_readings_without_it() -> None:
     assert proof_problems(telemetry, [], (0, 4_000_000_000), SGLANG) == []
 
 
+def test_gauge_of_a_slow_engine_may_be_old() -> None:
+    """Forty steps of 100 ms are four seconds: a queue seen before that may be the start's."""
+    slow = record([(100.0 * step, 1) for step in range(61)])
+    for at_s, found in ((3, 0), (5, 1)):
+        telemetry = Telemetry(complete=True)
+        telemetry.add(0, {("sglang:num_queue_reqs", ()): 0.0})
+        telemetry.add(at_s * 1_000_000_000, {("sglang:num_queue_reqs", ()): 2.0})
+        problems = proof_problems(telemetry, [slow], (0, 6_000_000_000), SGLANG)
+        assert sum("queued inside the window" in problem for problem in problems) == found
+
+
 def test_maps_name_their_series() -> None:
     """Each kind of server knows its own names; a change must name a meaning and be readable."""
     assert SGLANG.wants()("sglang_spin:miss_mean")

@@ -112,7 +112,7 @@ def test_queue_inside_the_window_invalidates(monkeypatch: pytest.MonkeyPatch) ->
     spec = {"workload": {"output_tokens": 30}}
     run = whole_run(queued=3, itl_ms=20, spec=spec)
     assert run.problems == []
-    fresh = replace(SGLANG, gauge_delay_s=0.0)
+    fresh = replace(SGLANG, gauge_delay_s=0.0, gauge_delay_steps=0)
     monkeypatch.setattr("harness.metric_map.METRIC_MAPS", {"sglang": fresh})
     run = whole_run(queued=3, itl_ms=20, spec=spec)
     assert run.problems == ["metrics: up to 6 requests were queued inside the window"]
