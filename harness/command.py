@@ -101,7 +101,8 @@ def rebuild(path: Path, progress: Progress) -> int:
 
 
 def _about(folder: ResultFolder) -> dict[str, Any]:
-    return folder.read_json("env.json") or {"servers": {}}
+    about: dict[str, Any] = folder.read_json("env.json") or {"servers": {}}
+    return about
 
 
 def load_campaign(folder: ResultFolder) -> Campaign:

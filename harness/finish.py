@@ -65,7 +65,7 @@ def only_noise(summary: Mapping[str, Any]) -> bool:
     """
     if summary["valid"]:
         verdict = summary["verdict"]
-        return verdict is not None and verdict["outcome"] == Outcome.INCONCLUSIVE
+        return bool(verdict and verdict["outcome"] == Outcome.INCONCLUSIVE)
     problems = [problem for run in summary["runs"] for problem in run["problems"]]
     return client_was_the_limit(problems) and len(problems) == len(summary["invalid_reasons"])
 

@@ -75,7 +75,8 @@ def _lines(campaign: Campaign, panel: _Panel) -> Iterator[tuple[int, Values, Val
 def _values(telemetry: Telemetry, panel: _Panel, changes: Mapping[str, str]) -> Values | None:
     if panel.pattern:
         found = list(telemetry.select(panel.pattern).values())
-        return np.mean(found, axis=0) if found else None
+        mean: Values | None = np.mean(found, axis=0) if found else None
+        return mean
     # a run does not say which kind of server it had; the names are different ones
     patterns = [getattr(metric_map(kind, changes), panel.meaning) for kind in METRIC_MAPS]
     totals = [telemetry.total(pattern) for pattern in patterns if pattern]

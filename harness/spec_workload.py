@@ -127,7 +127,8 @@ class TraceWork(Strict):
 def _kind(value: Any) -> str | None:
     if isinstance(value, dict):
         return str(value.get("kind", "context"))
-    return getattr(value, "kind", None)
+    kind: str | None = getattr(value, "kind", None)
+    return kind
 
 
 Workload = Annotated[

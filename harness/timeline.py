@@ -43,7 +43,7 @@ def _edges(window: Window, bin_s: float) -> NDArray[np.float64]:
 
 def _bin_of(times: Samples, edges: NDArray[np.float64]) -> NDArray[np.intp]:
     """Bin of each time: it ends a bin rather than begins it, or the last would hold a step more."""
-    return np.clip(np.digitize(times, edges, right=True) - 1, 0, len(edges) - 2)
+    return np.clip(np.digitize(times, edges, right=True), 1, len(edges) - 1) - 1
 
 
 def itl_over_time(
