@@ -82,8 +82,10 @@ def tell(summary: Mapping[str, Any], folder: ResultFolder, progress: Progress) -
         for name, ratio in ratios.items():
             if ratio["ci95"] is not None:
                 low, high = ratio["ci95"]
+                same = ", no difference is shown" if low <= 1 <= high else ""
                 progress.say(
-                    f"{arm}/stock {name}: {ratio['estimate']:.3f} (95 % {low:.3f} to {high:.3f})"
+                    f"{arm}/stock {name}: {ratio['estimate']:.3f} "
+                    f"(95 % {low:.3f} to {high:.3f}{same})"
                 )
     for note in summary["notes"]:
         progress.say(f"note: {note}")

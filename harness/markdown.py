@@ -20,8 +20,20 @@ def markdown_summary(summary: Mapping[str, Any]) -> str:
         f"{summary['pairs']} pairs, window `{summary['window']}`, ITL convention "
         f"`{summary['itl']}`; t-interval on log ratios of pairs.",
     ]
+    if same := not_shown(summary):
+        lines.append(f"- the interval contains 1, so no difference is shown: {', '.join(same)}")
     lines += [f"- note: {_text(note)}" for note in summary["notes"]]
     return "\n".join(lines) + "\n"
+
+
+def not_shown(summary: Mapping[str, Any]) -> list[str]:
+    """Arm and metric of the ratios whose interval contains 1: they may as well be equal."""
+    return [
+        f"{arm} {title}"
+        for arm, ratios in summary["ratios"].items()
+        for metric, title in _METRICS.items()
+        if (ci95 := ratios[metric]["ci95"]) is not None and ci95[0] <= 1 <= ci95[1]
+    ]
 
 
 def _headline(summary: Mapping[str, Any]) -> str:

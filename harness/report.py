@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 
 from harness.checklist import checklist
+from harness.markdown import not_shown
 
 TEMPLATE = Path(__file__).with_name("report_template.html")
 CAPTIONS = {
@@ -45,6 +46,7 @@ def render_report(
         captions=CAPTIONS,
         checks=checklist(summary),
         machine=_machine(environment),
+        not_shown=not_shown(summary),
         arm_rows=_arm_rows(summary),
     )
 

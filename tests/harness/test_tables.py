@@ -20,7 +20,7 @@ from harness.comparable import comparison_notes, comparison_problems
 from harness.csvtables import requests_csv, runs_csv
 from harness.errors import HarnessError
 from harness.idsource import corpus_ids
-from harness.markdown import markdown_summary
+from harness.markdown import markdown_summary, not_shown
 from harness.plots import indexer_layers, kept_share_per_layer
 from harness.progress import Progress
 from harness.summary import summarise
@@ -52,6 +52,20 @@ def test_telemetry_table() -> None:
     ]  # fmt: skip
     assert table[0] | {"arm": "spin", "pair": 0, "labels": '{"layer":"3"}'} == table[0]
     assert pyarrow.parquet.read_table(io.BytesIO(telemetry_parquet([]))).num_rows == 0
+
+
+def test_interval_that_contains_one_is_told() -> None:
+    """Equal arms are named as not shown to differ, an arm that is faster is not."""
+    equal = campaign(spin_ms=10.0)
+    for run, ms in zip(equal.runs, (0, 1, 1, 0), strict=True):
+        for record in run.records:
+            record.chunk_t_ns = array("q", [t * (100 + ms) // 100 for t in record.chunk_t_ns])
+    summary = summarise(equal)
+    assert not_shown(summary) == ["spin output tok/s", "spin median ITL"]
+    assert "no difference is shown: spin output tok/s, spin median ITL" in markdown_summary(summary)
+    faster = summarise(campaign())
+    assert not_shown(faster) == []
+    assert "no difference" not in markdown_summary(faster)
 
 
 def test_layers_of_the_kept_share() -> None:
