@@ -242,3 +242,13 @@ def test_campaign_deadline(tmp_path: Path) -> None:
     assert code == 2
     assert "`harness resume` goes on" in summary["invalid_reasons"][0]
     assert [run["pair"] for run in summary["runs"]] == [0, 0]
+
+
+def test_no_pairs_are_added_after_the_deadline(tmp_path: Path) -> None:
+    """An open verdict stays open when limits.campaign_s has passed; the result itself is valid."""
+    code, summary, out = run(
+        tmp_path, pairs=1, limits={"campaign_s": 0.001}, gate={"max_pairs": 2},
+    )  # fmt: skip
+    assert (code, summary["invalid_reasons"]) == (3, [])
+    assert summary["pairs"] == 1
+    assert "pairs are added" not in out
