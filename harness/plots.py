@@ -104,7 +104,7 @@ def kept_share_per_layer(summary: Mapping[str, Any]) -> bytes | None:
         panels[1].set_ylabel("miss")
     for axes in panels:
         axes.set_xlabel("layer")
-        axes.legend(frameon=False, loc="lower right")
+    panels[0].legend(frameon=False, loc="lower right")
     return as_png(figure)
 
 
