@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from benchmarks.gpu_check_values import Mismatch, compare_states, equal
+from benchmarks.gpu_check_values import Mismatch, compare_states, equal, rotated
 from benchmarks.indexer_step.options import check_options
 from benchmarks.indexer_step.scene import Scene
 from benchmarks.indexer_step.sizes import Size
@@ -45,7 +45,7 @@ class Engine:
     def over(cls, scene: Scene) -> Engine:
         size = scene.size
         shape = Shape(size.layers, size.batch + 1, size.blocks, size.batch * size.blocks + 1, 512)
-        config = SpinConfig(enabled=True, sparsity=0.4, audit_every=3)
+        config = SpinConfig(enabled=True, sparsity=0.4, audit_every=3, miss_slo=0.05)
         state = SpinState(config, shape, scene.device)
         state.open_rows(scene.rows)
         width = size.blocks * BLOCK
@@ -55,7 +55,12 @@ class Engine:
     def __post_init__(self) -> None:
         size = self.scene.size
         self.workspace = allocate(
-            self.state.shape, size.batch, size.blocks, self.scene.device, audits=True
+            self.state.shape,
+            size.batch,
+            size.blocks,
+            self.scene.device,
+            audits=True,
+            classes=self.state.budgets.classes,
         )
 
     def step(self, batch: int) -> None:
@@ -76,14 +81,17 @@ class Engine:
                     self.state, layer, q, cache, weights, plan, out=logits, impl="triton"
                 )
             else:
-                lengths, pages = plan.lengths, plan.pages[layer]
+                lengths, pages = plan.lengths[layer], plan.pages[layer]
                 paged_logits(q, cache, weights, lengths, pages, out=logits, impl="triton")
                 observe(self.state, layer, logits, plan, impl="triton")
             audit(self.state, layer, logits, plan, impl="triton")
 
     def load(self, step: int) -> None:
-        """Write a step's inputs in place: lengths grow; every fourth step one row is padding."""
+        """Write a step's inputs in place: lengths grow; every fourth step one row is padding; every
+        third budget moves between layers."""
         self.lengths.add_(1)
+        if step % 3 == 0:
+            self.state.budgets.set(rotated(0.4, self.scene.size.layers, step // 3))
         self.rows.copy_(self.scene.rows)
         if step % 4 == 3:
             self.rows[1] = 0

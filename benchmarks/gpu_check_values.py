@@ -18,6 +18,7 @@ from benchmarks.indexer_step.options import check_options
 from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory, block_maxima
+from sglang_spin.core.budget import Allotment
 from sglang_spin.core.step import Plan, Shape, SpinState
 from sglang_spin.kernels.audit import audit
 from sglang_spin.kernels.fold_select import fold_select
@@ -28,7 +29,8 @@ from sglang_spin.kernels.paged_logits.operands import HEADS
 
 # an error is counted in units of the sum of |terms|; fp8 tensor cores add with about 13 bits
 TOLERANCE = 2.0**-10
-SHARES = (0.0, 0.4)
+SHARES = ((0.0, False), (0.4, False), (0.4, True))  # sparsity, and whether layers divide a total
+CLASSES = (0.6, 0.4, 0.1)
 STATE = ("vertical", "distance", "recent")
 ROWS = ("fresh", "generation", "step", "stashed")
 
@@ -70,12 +72,31 @@ def noted(plan: Plan, lengths: Tensor) -> Tensor:
     return (plan.flags.blocks * inside).int()
 
 
-def life(policy: str, sparsity: float, blocks: int, steps: int, device: torch.device) -> None:
-    """Rows of several lengths, one of them padding, decode; a row ends, its pages are inherited."""
+def rotated(sparsity: float, layers: int, step: int) -> Allotment:
+    """A division of a total among layers, another one in every step."""
+    count = min(len(CLASSES), layers)
+    places = tuple((layer + step) % count for layer in range(layers))
+    return Allotment(sparsity, CLASSES[:count], places)
+
+
+def life(
+    policy: str, sparsity: float, divided: bool, blocks: int, steps: int, device: torch.device
+) -> None:
+    """Rows of several lengths, one of them padding, decode; a row ends, its pages are inherited.
+
+    divided: layers have classes, which change in every step.
+    """
     rng = torch.Generator(device).manual_seed(1)
     layers, batch = 3, 5
     shape = Shape(layers, batch + 2, blocks, batch * blocks + 1, min(100, blocks * BLOCK // 4))
-    config = SpinConfig(enabled=True, policy=policy, sparsity=sparsity, seed=7, audit_every=3)
+    config = SpinConfig(
+        enabled=True,
+        policy=policy,
+        sparsity=sparsity,
+        seed=7,
+        audit_every=3,
+        miss_slo=0.05 if divided else 0.0,
+    )
     kernel, reference = (SpinState(config, shape, device) for _ in range(2))
     rows = torch.arange(1, batch + 1, device=device)
     table = (torch.randperm(batch * blocks, generator=rng, device=device).int() + 1).view(batch, -1)
@@ -87,6 +108,9 @@ def life(policy: str, sparsity: float, blocks: int, steps: int, device: torch.de
     batch_rows[2] = 0
     for step in range(steps):
         lengths += 1
+        if divided:
+            for state in (kernel, reference):
+                state.budgets.set(rotated(sparsity, layers, step))
         plans = (
             fold_select(kernel, table, lengths, batch_rows, impl="triton"),
             fold_select(reference, table, lengths, batch_rows, impl="reference"),
@@ -186,11 +210,12 @@ def _operands(
 def checks(device: torch.device, tiny: bool) -> Iterator[tuple[str, Callable[[], float | None]]]:
     """Names and what they run; each raises Mismatch or returns an error that is allowed."""
     sizes = ((6, 4),) if tiny else ((70, 12), (1981, 6), (16_384, 4))
-    for policy, sparsity, (blocks, steps) in product(
+    for policy, (sparsity, divided), (blocks, steps) in product(
         ("spin", "prev-iter", "random"), SHARES, sizes
     ):
-        name = f"fold_select, observe, audit: {policy} at {sparsity:g}, {blocks} blocks"
-        yield name, partial(life, policy, sparsity, blocks, steps, device)
+        share = f"{sparsity:g} by class" if divided else f"{sparsity:g}"
+        name = f"fold_select, observe, audit: {policy} at {share}, {blocks} blocks"
+        yield name, partial(life, policy, sparsity, divided, blocks, steps, device)
     lengths = [1, 64, 70, 129] if tiny else [0, 1, 64, 65, 700, 4097, 12_800, 126_750]
     heads = (16,) if tiny else HEADS
     for page, count, next_n in product((FP8, FP4), heads, (1, 2) if tiny else (1, 2, 4)):

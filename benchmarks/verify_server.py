@@ -27,9 +27,10 @@ def _write(record: tuple[Any, ...]) -> None:
 
 def _around_observe(original: Any, runtime: Any, layer: int, logits: Any, plan: Any) -> None:
     original(runtime, layer, logits, plan)
-    columns = int(plan.lengths.max())
-    scores = logits[:, :columns].numpy().copy()
-    _write(("scores", runtime.layer_slots[layer], plan.lengths.tolist(), scores))
+    slot = runtime.layer_slots[layer]
+    lengths = plan.lengths[slot].tolist()
+    scores = logits[:, : max(lengths)].numpy().copy()
+    _write(("scores", slot, lengths, scores))
 
 
 def _after_sample(result: Any, *_args: Any, **_options: Any) -> None:

@@ -124,7 +124,7 @@ def replay(steps: list[Step], update: str, sparsity: float) -> np.ndarray:
         for layer in range(layers):
             full = torch.nn.functional.pad(step.scores[layer], (0, blocks * BLOCK))
             for row in range(step.accepted if number >= WARM_STEPS else 0):
-                count = -(-int(plan.lengths[row]) // BLOCK)
+                count = -(-int(plan.lengths[layer, row]) // BLOCK)
                 best = full[row, : step.length + row].topk(TOPK).indices // BLOCK
                 kept = torch.isin(best, plan.blocks[layer, 0, :count].long())
                 misses.append(1 - kept.float().mean().item())

@@ -39,7 +39,8 @@ class SpinConfig:
         its logits, or SPIN's, which observes in the same launch and needs no DeepGEMM.
     audit_every: one step in so many of a row is scored in full to measure the miss, 0 for none. A
         bare record has none; a server that is not told otherwise has SERVED_AUDITS.
-    miss_slo: most that a layer may miss on average before sparsity is lowered, 0 for no bound.
+    miss_slo: most that a layer may miss on average before it gets budget from other layers or, if
+        they cannot give enough, sparsity is lowered; 0 for no bound, and every layer alike.
     verify_update: which rows of a speculative verify step enter the averages: all accepted ones, or
     (an ablation, and no extra memory) only the first.
     """

@@ -160,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
         "--spin-audit-every", type=int, help="measure the miss in one step of so many, 0 for never"
     )
     parser.add_argument(
-        "--spin-miss-slo", type=float, help="lower sparsity where a layer misses more on average"
+        "--spin-miss-slo", type=float, help="most that a layer may miss; moves or adds budget"
     )
     parser.add_argument("--spin-config", type=Path, help=f"YAML file of {PREFIX}* options")
     parser.add_argument("--no-spin", action="store_true", help="serve stock SGLang")

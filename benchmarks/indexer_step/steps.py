@@ -74,7 +74,7 @@ class SpinStep:
 
     def check_steady(self) -> None:
         """Raise RuntimeError unless the last step kept the blocks that a steady one keeps."""
-        skipped = (self.lengths - self.workspace.lengths).tolist()
+        skipped = (self.lengths - self.workspace.lengths_of(len(self.lengths))[0]).tolist()
         wanted = (self.scene.size.blocks - self.kept) * BLOCK
         if any(entries != wanted for entries in skipped):
             raise RuntimeError(f"a step skipped {skipped} entries a row instead of {wanted}")
@@ -90,7 +90,8 @@ class SpinStep:
             fill_tail=False,
         )
         mark("fold_select")
-        schedule, topk_plan = self.scorer.plan(plan.lengths), self.topk.plan(plan.lengths)
+        lengths = plan.lengths[0]  # of every layer
+        schedule, topk_plan = self.scorer.plan(lengths), self.topk.plan(lengths)
         mark("plan")
         for layer in range(self.scene.size.layers):
             table = plan.pages[layer]
@@ -99,9 +100,9 @@ class SpinStep:
                 logits = self.scorer.score_and_observe(self.state, layer, plan)
                 mark("score")
             else:
-                logits = self.scorer.score(layer, plan.lengths, table, schedule)
+                logits = self.scorer.score(layer, lengths, table, schedule)
                 mark("score")
                 observe(self.state, layer, logits, plan)
             mark("observe")
-            self.topk.select(logits, plan.lengths, table, topk_plan, blocks)
+            self.topk.select(logits, lengths, table, topk_plan, blocks)
             mark("topk")

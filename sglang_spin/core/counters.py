@@ -23,8 +23,8 @@ class Counters:
         self.scalars = torch.zeros(len(SCALARS), dtype=torch.int64, device=device)
 
     def add_step(self, live: Tensor, kept: Tensor, count: Tensor, cold: Tensor) -> None:
-        """live: bool [rows]; kept, count, cold: int [rows], blocks kept, present, never scored."""
-        self.kept += torch.where(live, kept, 0).sum()
+        """live: bool [rows]. Blocks kept: int [layers, rows]; present, never scored: int [rows]."""
+        self.kept += torch.where(live, kept, 0).sum(-1)
         self.seen += torch.where(live, count, 0).sum()
         self.scalars[0] += live.any()
         self.scalars[5] += torch.where(live, cold, 0).sum()

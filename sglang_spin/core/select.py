@@ -32,15 +32,15 @@ def choose(
 ) -> Tensor:
     """Keep the forced blocks, then the best scored, `budget` in all; ties go to the lower block.
 
-    scores: fp32 [layers, rows, width]. forced, valid: bool of that shape. budget: int [rows], at
-    least the forced and at most the valid blocks of every layer. noise: int64 like scores or None;
+    scores: fp32 [layers, rows, width]. forced, valid: bool of that shape. budget: int [layers,
+    rows], at least the forced and at most the valid blocks. noise: int64 like scores or None;
     with it, floor(share * budget) of the kept blocks are drawn at random from the unchosen instead.
     Returns bool [layers, rows, width] with exactly `budget` True per line.
     """
     width = scores.shape[-1]
     rank = torch.arange(width, device=scores.device)
     keys = scores.masked_fill(forced, FORCED).masked_fill(~valid, INVALID)
-    best = budget[None, :].expand(scores.shape[:-1])
+    best = budget
     if noise is not None:
         drawn = (budget * share).to(budget.dtype)
         forced_count = (forced & valid).sum(-1, dtype=budget.dtype)

@@ -11,7 +11,7 @@ from sglang_spin.config import SpinConfig
 from sglang_spin.core.audit import KEPT, RETURNED, Audit, Flags
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory
-from sglang_spin.core.budget import block_count, budget_floor, budget_table
+from sglang_spin.core.budget import CLASSES, Allotment, Budgets, block_count
 from sglang_spin.core.counter_random import block_noise
 from sglang_spin.core.counters import Counters
 from sglang_spin.core.policies import history_of
@@ -24,11 +24,11 @@ _NAN = float("nan")
 class Plan(NamedTuple):
     """What the indexer layers of one step work on.
 
-    pages: int32 [layers, rows, width], compact page tables. lengths: int32 [rows * verify_rows],
-    compact lengths, the same for every layer. blocks: int32 [layers, rows, width], logical blocks
-    of the columns. request_rows: int64 [rows]. flags: of the audited rows, None if the state has no
-    audits. A step that verifies drafts has several lengths and logits rows for each of these rows,
-    request-major.
+    pages: int32 [layers, rows, width], compact page tables. lengths: int32 [layers, rows *
+    verify_rows], compact lengths, each line contiguous; layers of one budget may share their line.
+    blocks: int32 [layers, rows, width], logical blocks of the columns. request_rows: int64 [rows].
+    flags: of the audited rows, None if the state has no audits. A step that verifies drafts has
+    several lengths and logits rows for each of these rows, request-major.
     """
 
     pages: Tensor
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     @property
     def verify_rows(self) -> int:
         """Logits rows of each request: 1 in plain decode."""
-        return self.lengths.shape[0] // max(1, self.request_rows.shape[0])
+        return self.lengths.shape[1] // max(1, self.request_rows.shape[0])
 
 
 class Shape(NamedTuple):
@@ -70,9 +70,7 @@ class SpinState:
     ) -> None:
         layers, rows, _, pages, index_topk = shape[:5]
         self.config, self.shape = config, shape
-        self.sparsity = 0.0 if config.policy == "dense" else config.sparsity
-        self.budgets = self._budgets(verify=False).to(device)
-        self.verify_budgets = self._budgets(verify=True).to(device)
+        self.budgets = budgets_of(config, shape, device)
         self.stashes = 1 if config.verify_update == "first" else shape.verify_rows
         self.history = history_of(config, layers, rows, shape.blocks, self.stashes, device)
         self.explore = config.explore if config.policy == "spin-paper" else 0.0
@@ -92,15 +90,9 @@ class SpinState:
     def nbytes(self) -> int:
         """Bytes of state held on the device."""
         small = (self.fresh, self.generation, self.step, self.stashed, self.verified, self.prior)
-        tables = (self.budgets, self.verify_budgets)
         audit = self.audit.nbytes if self.audit else 0
-        return self.history.nbytes + audit + sum(t.nbytes for t in (*small, *tables))
-
-    def set_sparsity(self, sparsity: float) -> None:
-        """Change the budgets of the steps that follow on this stream, in a recorded graph too."""
-        self.sparsity = sparsity
-        self.budgets.copy_(self._budgets(verify=False))
-        self.verify_budgets.copy_(self._budgets(verify=True))
+        held = self.history.nbytes + self.budgets.nbytes + audit
+        return held + sum(t.nbytes for t in small)
 
     def open_rows(self, rows: Tensor) -> None:
         """Hand request rows (int64 [n], none 0) to new requests: nothing of the old ones stays."""
@@ -154,10 +146,9 @@ class SpinState:
         ends = lengths // self.shape.ratio, last if verify_rows > 1 else None
         forced, cold, scores = self._forced(rows, *ends, live, valid)
         needed = (forced & valid).sum(-1, dtype=torch.int32).amax(0)
-        budgets = self.budgets if verify_rows == 1 else self.verify_budgets
-        budget = torch.maximum(budgets[count.long()], needed)
+        least, budget = self.budgets.kept(count, needed, verify_rows)
         kept = choose(scores, forced, valid, budget, self._noise(rows, width), self.explore)
-        flags = self._flags(rows, live & (budget < count), kept, forced)
+        flags = self._flags(rows, live & (least < count), kept, forced)
         if flags is not None:
             kept = kept | flags.audited[:, None] & valid
             budget = torch.where(flags.audited, count, budget)
@@ -179,9 +170,10 @@ class SpinState:
         them.
         """
         rows, blocks, n = plan.request_rows, plan.blocks[layer], plan.verify_rows
-        self.history.observe(layer, rows, logits[::n], blocks, plan.lengths[::n])
+        lengths = plan.lengths[layer]
+        self.history.observe(layer, rows, logits[::n], blocks, lengths[::n])
         for draft in range(1, min(n, self.stashes)):
-            of_draft = logits[draft::n], blocks, plan.lengths[draft::n]
+            of_draft = logits[draft::n], blocks, lengths[draft::n]
             self.history.observe(layer, rows, *of_draft, draft)
 
     def add_audits(self, layer: int, logits: Tensor, plan: Plan) -> None:
@@ -191,12 +183,8 @@ class SpinState:
         """
         if self.audit is not None and plan.flags is not None:
             n = plan.verify_rows
-            first = logits[::n], plan.lengths[::n]
+            first = logits[::n], plan.lengths[layer, ::n]
             self.audit.add(layer, plan.request_rows, *first, plan.flags)
-
-    def _budgets(self, *, verify: bool) -> Tensor:
-        floor = budget_floor(self.shape.index_topk, verify=verify)
-        return budget_table(self.shape.blocks, self.sparsity, floor)
 
     def _fold(self, rows: Tensor, lengths: Tensor, live: Tensor, width: int) -> None:
         last = self.stashed[rows]
@@ -248,3 +236,11 @@ class SpinState:
         return block_noise(
             self.config.seed, self.generation[rows], self.step[rows], self.shape.layers, width
         )
+
+
+def budgets_of(config: SpinConfig, shape: Shape, device: torch.device | str) -> Budgets:
+    """Every layer alike until a miss SLO moves budget between them, for which there is room."""
+    sparsity = 0.0 if config.policy == "dense" else config.sparsity
+    classes = min(CLASSES, shape.layers) if config.miss_slo and sparsity else 1
+    even = Allotment.uniform(sparsity, shape.layers)
+    return Budgets(even, shape.blocks, shape.index_topk, classes=classes, device=device)

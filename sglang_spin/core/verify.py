@@ -33,9 +33,9 @@ def fold_drafts(
 
 
 def row_lengths(lengths: Tensor, verify_rows: int, ratio: int, skipped: Tensor) -> Tensor:
-    """Compact lengths of all rows, request-major: int32 [n * verify_rows], in entries.
+    """Compact lengths of all rows, request-major: int32 [..., n * verify_rows], in entries.
 
-    lengths: int32 [n], tokens of the first row of each request. skipped: int32 [n], entries.
+    lengths: int32 [n], tokens of the first row of each request. skipped: int32 [..., n], entries.
     """
     more = torch.arange(verify_rows, dtype=lengths.dtype, device=lengths.device)
-    return ((lengths[:, None] + more) // ratio - skipped[:, None]).flatten()
+    return ((lengths[:, None] + more) // ratio - skipped[..., None]).flatten(-2)

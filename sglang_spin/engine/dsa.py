@@ -11,7 +11,9 @@ from sglang.srt.layers.attention.dsa.dsa_indexer_metadata import DSAIndexerMetad
 from torch import Tensor
 
 from sglang_spin.core.block import BLOCK
+from sglang_spin.core.budget import Budgets
 from sglang_spin.core.step import Plan
+from sglang_spin.engine.by_class import by_class
 from sglang_spin.engine.hooks.logits import by_callback
 from sglang_spin.engine.runtime import Runtime
 
@@ -39,13 +41,15 @@ class SpinIndexerMetadata(DSAIndexerMetadata):  # type: ignore[misc]  # SGLang i
 
 
 class EnginePlan(NamedTuple):
-    """What the engine's kernels are told of a step's compact lengths, the same for every layer.
+    """What the engine's kernels are told of a layer's compact lengths in one step.
 
-    newest: int32 [requests], the longest row of each. by_row: int32 [rows, 1], or [requests,
-    verify_rows] where the scorer takes all rows of a request at once, all with `newest`.
-    schedule: of the scorer for exactly by_row, since a stale one hangs. topk: of all rows.
+    lengths: int32 [rows]. newest: int32 [requests], the longest row of each. by_row: int32
+    [rows, 1], or [requests, verify_rows] where the scorer takes all rows of a request at once, all
+    with `newest`. schedule: of the scorer for exactly by_row, since a stale one hangs. topk: of all
+    rows. All contiguous.
     """
 
+    lengths: Tensor
     newest: Tensor
     by_row: Tensor
     schedule: Tensor | None
@@ -57,8 +61,8 @@ def compact_metadata(
 ) -> SpinIndexerMetadata:
     """Replace what the indexer scores and selects from; attention keeps reading the stock metadata.
 
-    The step begins at the first indexer layer: one plan serves every layer, because all of them
-    keep the same number of blocks, so the scorer's schedule and the top-k plan are built once.
+    The step begins at the first indexer layer, where the scorer's schedules and the top-k plans of
+    all layers are built: one, or one for each class of layers that keep the same number of blocks.
     verify_rows: rows of each request, request-major, in a batch that verifies drafts.
     """
     attn = stock.attn_metadata
@@ -68,15 +72,16 @@ def compact_metadata(
         if verify_rows > 1:
             table, lengths = table[::verify_rows], attn.dsa_seqlens_expanded[::verify_rows]
         plan = runtime.begin(table, lengths, forward_batch.req_pool_indices, verify_rows)
-        runtime.engine_plan = _engine_plan(stock, plan)
+        assert runtime.state is not None
+        runtime.engine_plans = engine_plans(stock, plan, runtime.state.budgets)
     assert runtime.plan is not None
-    assert runtime.engine_plan is not None
-    plan, engine_plan = runtime.plan, runtime.engine_plan
+    slot = runtime.layer_slots[layer]
+    plan, engine_plan = runtime.plan, runtime.engine_plans[slot]
     compact_attn = dataclasses.replace(
         attn,
-        real_page_table=_row_pages(plan, runtime.layer_slots[layer]),
+        real_page_table=_row_pages(plan, slot),
         cache_seqlens_int32=engine_plan.newest,
-        dsa_seqlens_expanded=plan.lengths,
+        dsa_seqlens_expanded=engine_plan.lengths,
         topk_v2_plan=engine_plan.topk,
     )
     fields = {f.name: getattr(stock, f.name) for f in dataclasses.fields(stock)}
@@ -98,14 +103,28 @@ def _row_pages(plan: Plan, layer: int) -> Tensor:
     return pages.unsqueeze(1).expand(-1, n, -1).reshape(-1, pages.shape[1])
 
 
-def _engine_plan(stock: Any, plan: Plan) -> EnginePlan:
-    lengths, n = plan.lengths, plan.verify_rows
-    newest = lengths if n == 1 else lengths[n - 1 :: n].contiguous()
-    by_row, stock_lengths = lengths.view(-1, 1), stock.paged_mqa_ctx_lens_2d
-    if n > 1 and stock_lengths is not None and stock_lengths.shape[1] == n:
-        by_row = newest.view(-1, 1).expand(-1, n).contiguous()
-    schedule = None
+def engine_plans(stock: Any, plan: Plan, budgets: Budgets) -> list[EnginePlan]:
+    """Of each layer. Layers of a class have the same lengths, so what the engine plans from them is
+    built once a class and then handed to each layer by its class, which is data on the device."""
+    layers, alike = plan.lengths.shape[0], budgets.classes == 1
+    each = plan.lengths[:1] if alike else plan.lengths.index_select(0, budgets.member)
+    newest, by_row = _scored(stock, each, plan.verify_rows)
+    schedules: list[Any] = [None]
     if stock.paged_mqa_schedule_metadata is not None:
-        build = dsa_utils.resolve_paged_mqa_logits_metadata_fn()
-        schedule = build(by_row, BLOCK, dsa_utils.resolve_num_sms())
-    return EnginePlan(newest, by_row, schedule, topk_module.plan_topk_v2(lengths))
+        build, count = dsa_utils.resolve_paged_mqa_logits_metadata_fn(), dsa_utils.resolve_num_sms()
+        schedules = [build(rows, BLOCK, count) for rows in by_row]
+    topk = [topk_module.plan_topk_v2(lengths) for lengths in each]
+    if alike:
+        return [EnginePlan(each[0], newest[0], by_row[0], schedules[0], topk[0])] * layers
+    newest, by_row = _scored(stock, plan.lengths, plan.verify_rows)
+    schedule: Any = [None] * layers if schedules[0] is None else by_class(schedules, budgets)
+    return list(map(EnginePlan, plan.lengths, newest, by_row, schedule, by_class(topk, budgets)))
+
+
+def _scored(stock: Any, lengths: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """EnginePlan's newest and by_row for lines of lengths: int32 [lines, ...]."""
+    newest = lengths if n == 1 else lengths[:, n - 1 :: n].contiguous()
+    stock_lengths = stock.paged_mqa_ctx_lens_2d
+    if n > 1 and stock_lengths is not None and stock_lengths.shape[1] == n:
+        return newest, newest.unsqueeze(-1).expand(-1, -1, n).contiguous()
+    return newest, lengths.unsqueeze(-1)

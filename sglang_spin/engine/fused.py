@@ -42,9 +42,10 @@ class FusedScorer:
     def done(self) -> None:
         """The logits came back; end the process if another scorer made any of them."""
         assert self._plan is not None
-        if self._scored != self._plan.lengths.shape[0]:
+        rows = self._plan.lengths.shape[1]
+        if self._scored != rows:
             die(
-                f"{self._scored} of {self._plan.lengths.shape[0]} rows of indexer layer "
+                f"{self._scored} of {rows} rows of indexer layer "
                 f"{self._layer} went through SPIN's scorer; use scorer 'engine'"
             )
         self._plan = None
@@ -72,7 +73,7 @@ class FusedScorer:
             cache.view(torch.uint8).view(cache.shape[0], -1),
             weights,
             self._plan,
-            first=_first_row(context_lens, self._plan.lengths),
+            first=_first_row(context_lens, self._plan.lengths[self._layer]),
         )
         self._scored += q.shape[0]
         return logits

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sglang_spin.core.budget import Allotment
 from sglang_spin.core.totals import LayerTotals, Totals
 
 PREFIX = "sglang_spin:"
@@ -62,8 +63,10 @@ RANK_COUNTERS = (
     RankSeries("audits", "Rows scored in full to measure the miss", lambda t: t.audits),
 )
 # not counted: what the miss SLO has set
-SPARSITY = RankSeries("sparsity", "Share of blocks that a row may skip", lambda _: None)
-GAUGES, COUNTERS = (*LAYER_GAUGES, *RANK_GAUGES, SPARSITY), (*LAYER_COUNTERS, *RANK_COUNTERS)
+SPARSITY = RankSeries("sparsity", "Share of blocks that rows may skip in all", lambda _: None)
+LAYER_SPARSITY = LayerSeries("layer_sparsity", "Share that a layer may skip", lambda _: None)
+GAUGES = (*LAYER_GAUGES, *RANK_GAUGES, SPARSITY, LAYER_SPARSITY)
+COUNTERS = (*LAYER_COUNTERS, *RANK_COUNTERS)
 
 
 def series_names() -> set[str]:
@@ -89,12 +92,15 @@ class Exporter:
         self.counters = {s.name: Counter(PREFIX + s.name, s.text, self._names(s)) for s in COUNTERS}
         self.history: deque[tuple[float, Totals]] = deque()
 
-    def publish(self, totals: Totals, seconds: float, sparsity: float) -> None:
-        """Set all series. totals: since start; seconds: a clock's; sparsity: in force now."""
+    def publish(self, totals: Totals, seconds: float, allotment: Allotment) -> None:
+        """Set all series. totals: since start; seconds: a clock's; allotment: in force now."""
         # a copy of some steps ago may arrive after the idle loop has read newer ones
         if self.history and totals.scalars["steps"] < self.history[-1][1].scalars["steps"]:
             return
-        self.gauges[SPARSITY.name].labels(**self.labels).set(sparsity)
+        self.gauges[SPARSITY.name].labels(**self.labels).set(allotment.sparsity)
+        for layer, sparsity in zip(self.layers, allotment.by_layer, strict=True):
+            labels = {**self.labels, "layer": str(layer)}
+            self.gauges[LAYER_SPARSITY.name].labels(**labels).set(sparsity)
         recent = totals.since(self._window_start(seconds)) if self.history else totals
         for name, labels, value in _values(recent, self.layers, LAYER_GAUGES, RANK_GAUGES):
             # a gauge without a sample in the window keeps its last value

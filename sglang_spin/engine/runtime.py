@@ -53,7 +53,7 @@ class Runtime:
         self.telemetry: Telemetry | None = None
         self.opened = self.closed = 0  # rows
         self.plan: Plan | None = None
-        self.engine_plan: EnginePlan | None = None
+        self.engine_plans: list[EnginePlan] = []  # of each layer
 
     def attach(
         self,
@@ -94,8 +94,14 @@ class Runtime:
         if self.config.scorer == "fused":
             self.fused = FusedScorer(self.state, runner.model_config.hf_config.index_n_heads)
         # static, so that a CUDA graph may record the step
-        audits = self.state.audit is not None
-        self.workspace = allocate(shape, shape.rows, shape.blocks, runner.device, audits=audits)
+        self.workspace = allocate(
+            shape,
+            shape.rows,
+            shape.blocks,
+            runner.device,
+            audits=self.state.audit is not None,
+            classes=self.state.budgets.classes,
+        )
         logger.info(
             "SPIN %s at sparsity %s: %d indexer layers, %d rows of %d blocks, %.1f MB state",
             self.config.policy,
@@ -146,7 +152,7 @@ class Runtime:
         """Export metrics under the engine's labels; None if this rank exports none."""
         assert self.state is not None
         exporter = None if labels is None else Exporter(labels, list(self.layer_slots))
-        keeper = SloKeeper(self.state) if self.config.miss_slo else None
+        keeper = SloKeeper(self.state) if self.config.miss_slo and self.config.sparsity else None
         self.telemetry = Telemetry(Reader(self.state), exporter, keeper)
 
     def after_decode(self) -> None:
@@ -198,7 +204,8 @@ class Runtime:
             "scorer": self.config.scorer,
             "layers": list(self.layer_slots),
             "state_bytes": self.state.nbytes,
-            "sparsity": self.state.sparsity,
+            "sparsity": self.state.budgets.allotment.sparsity,
+            "layer_sparsity": self.state.budgets.allotment.by_layer,
             "miss_slo": self.config.miss_slo,
             "audit_every": self.config.audit_every,
             "rows_opened": self.opened,

@@ -23,7 +23,8 @@ class SloKeeper:
 
     def __init__(self, state: SpinState) -> None:
         self.state = state
-        self.slo = MissSlo(state.config.miss_slo, state.config.sparsity)
+        config = state.config
+        self.slo = MissSlo(config.miss_slo, config.sparsity, state.shape.layers)
         self.judged: Totals | None = None
 
     def judge(self, totals: Totals) -> None:
@@ -35,4 +36,4 @@ class SloKeeper:
         decision = self.slo.decide([layer.miss_mean or 0.0 for layer in recent.layers])
         if decision is not None:
             logger.info("SPIN: %s", decision.reason)
-            self.state.set_sparsity(decision.sparsity)
+            self.state.budgets.set(decision.allotment)

@@ -41,7 +41,7 @@ class Telemetry:
 
     def _export(self, totals: Totals) -> None:
         if self.exporter is not None:
-            self.exporter.publish(totals, time.monotonic(), self.reader.state.sparsity)
+            self.exporter.publish(totals, time.monotonic(), self.reader.state.budgets.allotment)
 
 
 def metric_labels(scheduler: Any) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ class AuditOracle(Oracle):
         self.topk, self.turn = topk, turn
         self.life: Counter[int] = Counter()
         self.steps: Counter[int] = Counter()
+        self.due: set[int] = set()
         self.audited: dict[tuple[int, int], tuple[set[int], set[int]]] = {}
         self.found = [Counter() for _ in range(self.layers)]
         self.misses: list[list[int]] = [[] for _ in range(self.layers)]
@@ -30,20 +31,23 @@ class AuditOracle(Oracle):
         self.life[row] += 1
         self.steps[row] = 0
 
-    def step(self, table: dict, lengths: dict) -> dict:
-        self.audited = {}
-        kept = super().step(table, lengths)
+    def step(self, table: dict, lengths: dict, more: int = 0) -> dict:
+        self.audited, self.due = {}, set()
+        kept = super().step(table, lengths, more)
         for row in lengths:
             self.steps[row] += 1
         return kept
 
-    def _keep(self, layer: int, row: int, chosen: set[int], forced: set[int], count: int) -> set:
-        if len(chosen) == count or not self.turn(row, self.life[row], self.steps[row]):
-            return chosen
-        age = self.rows[layer, row].age
-        back = {b for b in chosen - forced if age.get(b, 50) > 0}
-        self.audited[layer, row] = chosen, back
-        return set(range(count))
+    def _full(self, row: int, fewest: int, count: int) -> bool:
+        if fewest < count and self.turn(row, self.life[row], self.steps[row]):
+            self.due.add(row)
+        return row in self.due
+
+    def _note(self, layer: int, row: int, chosen: set[int], forced: set[int]) -> None:
+        if row in self.due:
+            age = self.rows[layer, row].age
+            back = {b for b in chosen - forced if age.get(b, 50) > 0}
+            self.audited[layer, row] = chosen, back
 
     def score(self, layer: int, row: int, scores: np.ndarray) -> None:
         """The true scores of a layer's row, fp32 [length]: count if it is audited."""

@@ -85,9 +85,9 @@ def compact_logits(
     n, width = plan.blocks.shape[1:]
     out = torch.empty(n, width * BLOCK)
     for i in range(n):
-        kept = int(-(-plan.lengths[i] // BLOCK))
+        kept = int(-(-plan.lengths[layer, i] // BLOCK))
         slots = (plan.blocks[layer, i, :kept, None] * BLOCK + torch.arange(BLOCK)).flatten()
         row = torch.from_numpy(truth[i])
         out[i, : kept * BLOCK] = row[slots.clamp(max=row.shape[0] - 1)]
-        out[i, int(plan.lengths[i]) :] = float(rng.choice(GARBAGE))
+        out[i, int(plan.lengths[layer, i]) :] = float(rng.choice(GARBAGE))
     return out

@@ -44,6 +44,7 @@ class Oracle:
         self.layers, self.alpha, self.staleness = layers, alpha, staleness
         self.ratio = ratio
         self.sparsity, self.floor = sparsity, floor
+        self.by_layer = [sparsity] * layers
         self.rows: dict[tuple[int, int], Row] = {}
         self.fresh: set[int] = set()
         self.prior: dict[tuple[int, int], np.float32] = {}
@@ -81,13 +82,14 @@ class Oracle:
         kept = {}
         for row, length in lengths.items():
             count = len(table[row])
-            skip = math.floor(self.sparsity * count + 1e-9)
-            budget = min(count, max(self.floor + (more > 0), count - skip))
-            budget = max(budget, *(len(forced[layer, row]) for layer in range(self.layers)))
+            needed = max(len(forced[layer, row]) for layer in range(self.layers))
+            budgets = [max(b, needed) for b in self._budgets(count, more)]
+            full = self._full(row, min(budgets), count)
             for layer in range(self.layers):
-                chosen = self._choose(forced[layer, row], scores[layer, row], budget)
+                chosen = self._choose(forced[layer, row], scores[layer, row], budgets[layer])
                 state = self.rows[layer, row]
-                kept[layer, row] = self._keep(layer, row, chosen, forced[layer, row], count)
+                self._note(layer, row, chosen, forced[layer, row])
+                kept[layer, row] = set(range(count)) if full else chosen
                 for block in range(count):
                     grown = min(state.age.get(block, 50) + 1, 50)
                     state.age[block] = 0 if block in kept[layer, row] else grown
@@ -99,9 +101,25 @@ class Oracle:
         """Block maxima of the next row of this step."""
         self.rows[layer, row].stash.append(maxima)
 
-    def _keep(self, layer: int, row: int, chosen: set[int], forced: set[int], count: int) -> set:
-        """What is kept of a row whose prediction is `chosen`; audits keep more."""
-        return chosen
+    def _budgets(self, count: int, more: int) -> list[int]:
+        """By layer; in all no more than `sparsity` in every layer would keep, for which the largest
+        are cut to one size."""
+
+        def kept(sparsity: float) -> int:
+            skip = math.floor(sparsity * count + 1e-9)
+            return min(count, max(self.floor + (more > 0), count - skip))
+
+        own, total = [kept(s) for s in self.by_layer], kept(self.sparsity) * self.layers
+        sizes = range(count + 1)
+        size = max(n for n in sizes if sum(min(n, budget) for budget in own) <= total)
+        return [min(size, budget) for budget in own]
+
+    def _full(self, row: int, fewest: int, count: int) -> bool:
+        """Whether all is kept of a row whatever is chosen; fewest: blocks that a layer may keep."""
+        return False
+
+    def _note(self, layer: int, row: int, chosen: set[int], forced: set[int]) -> None:
+        """Hear what the prediction of a row is."""
 
     def _blocks(self, tokens: int) -> int:
         return -(-(tokens // self.ratio) // 64)

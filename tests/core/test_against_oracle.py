@@ -79,7 +79,7 @@ class _Life:
         for i, row in enumerate(rows):
             expected = sorted(kept[layer, row])
             count, length = len(table[row]), self.engine.length[row]
-            assert plan.lengths[i] == length - BLOCK * (count - len(expected))
+            assert plan.lengths[layer, i] == length - BLOCK * (count - len(expected))
             assert plan.blocks[layer, i, : len(expected)].tolist() == expected
             assert plan.pages[layer, i, : len(expected)].tolist() == [
                 table[row][b] for b in expected

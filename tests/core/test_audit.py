@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from sglang_spin.config import ConfigError, SpinConfig
 from sglang_spin.core.audit import BINS, TALLIES, Audit, missed_edges, quantile
 from sglang_spin.core.block import BLOCK
+from sglang_spin.core.budget import Allotment
 from sglang_spin.core.step import Shape, SpinState
 from sglang_spin.core.totals import pack, unpack
 from tests.core import test_against_oracle as lives
 from tests.core.audit_oracle import AuditOracle
 from tests.core.engine_double import EngineDouble
+from tests.core.moves import random_allotment
 
-LAYERS, ROWS, BLOCKS, PAGES, TOPK = 2, 5, 24, 120, 100
+LAYERS, ROWS, BLOCKS, PAGES, TOPK = 3, 5, 24, 120, 100
 
 
 class _Life(lives._Life):
@@ -39,6 +41,12 @@ class _Life(lives._Life):
             topk=TOPK,
             turn=lambda *turn: _due(self.state.audit, *turn),
         )
+
+    def move(self) -> None:
+        """Divide the budget anew."""
+        allotment = random_allotment(self.rng, LAYERS)
+        self.state.budgets.set(allotment)
+        self.oracle.sparsity, self.oracle.by_layer = allotment.sparsity, allotment.by_layer
 
     def step(self) -> None:
         rows = [r for r in self.engine.pages if self.engine.length[r] < BLOCKS * BLOCK - 1]
@@ -94,6 +102,44 @@ def test_what_audits_find_is_what_plain_sets_find(
         for missed in life.oracle.misses[layer]:
             expected[max(b for b in range(BINS) if missed_edges(TOPK)[b] <= missed)] += 1
         assert list(totals.layers[layer].histogram) == expected
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    every=st.sampled_from([1, 3, 32768]),
+)
+def test_layers_of_different_budgets(seed: int, every: int) -> None:
+    """Kept blocks, lengths and misses equal the oracle's while layers change their classes."""
+    config = SpinConfig(enabled=True, sparsity=0.5, audit_every=every, miss_slo=0.05)
+    life = _Life(seed, config)
+    life.open()
+    for _ in range(40):
+        acts = ["open", "close", "step", "move"]
+        getattr(life, life.rng.choice(acts, p=[0.1, 0.05, 0.7, 0.15]))()
+    totals = unpack(pack(life.state), LAYERS, TOPK)
+    for layer in range(LAYERS):
+        found = life.oracle.found[layer]
+        assert totals.layers[layer].audits == {name: found[name] for name in TALLIES}
+
+
+def test_a_row_is_audited_where_any_layer_would_skip() -> None:
+    """The layer with the smallest budget decides, and the row is full in all layers."""
+    config = SpinConfig(enabled=True, sparsity=0.5, audit_every=1, miss_slo=0.05)
+    state = SpinState(config, Shape(LAYERS, ROWS, BLOCKS, PAGES, TOPK))
+    state.budgets.set(Allotment(0.2, (0.6, 0.0), (1, 0, 1)))
+    state.open_rows(torch.tensor([1]))
+    table = torch.arange(BLOCKS, dtype=torch.int32)[None]
+    for step in range(3):
+        plan = state.begin(table, torch.tensor([1500 + step]).int(), torch.tensor([1]))
+        for layer in range(LAYERS):
+            logits = torch.randn(1, BLOCKS * BLOCK)
+            state.observe(layer, logits, plan)
+            state.add_audits(layer, logits, plan)
+    assert plan.flags.audited.tolist() == [True]
+    assert plan.lengths.tolist() == [[1502]] * LAYERS
+    missed = state.audit.tallies[:, 1, TALLIES.index("missed")].tolist()
+    assert missed[0] == missed[2] == 0 < missed[1]
 
 
 def test_the_lives_miss_and_explore() -> None:

@@ -34,7 +34,7 @@ def _step(state: SpinState, rows: list[int], lengths: list[int], seed: int = 0) 
 
 
 def _kept(plan: Plan, layer: int, i: int) -> list[int]:
-    return plan.blocks[layer, i, : int(block_count(plan.lengths[i]))].tolist()
+    return plan.blocks[layer, i, : int(block_count(plan.lengths[layer, i]))].tolist()
 
 
 def _memory(state: SpinState) -> dict[str, torch.Tensor]:
@@ -110,7 +110,7 @@ def test_padding_rows_write_nothing_and_keep_everything() -> None:
         state.open_rows(torch.tensor([1]))
         for i in range(5):
             plan = _step(state, [1] + [0] * extra, [1500 + i] + [1] * extra, seed=9)
-            assert plan.lengths[1:].tolist() == [1] * extra
+            assert plan.lengths[0, 1:].tolist() == [1] * extra
     one, other = _memory(alone), _memory(padded)
     assert torch.equal(one["generation"], other["generation"])
     for name in ("history.vertical", "history.distance", "history.recent"):
@@ -176,7 +176,7 @@ def test_a_narrower_batch_after_a_rejected_step(policy: str) -> None:
     state.open_rows(torch.tensor([1]))
     _step(state, [1], [71])
     plan = _step(state, [1], [1])
-    assert plan.lengths.tolist() == [1]
+    assert plan.lengths[0].tolist() == [1]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

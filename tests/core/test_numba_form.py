@@ -17,6 +17,7 @@ from sglang_spin.kernels.fold_select import fold_select
 from sglang_spin.kernels.observe import observe
 from tests.core import verify_life
 from tests.core.engine_double import EngineDouble
+from tests.core.moves import random_allotment
 from tests.core.test_against_oracle import random_scores
 from tests.core.verify_life import VerifyLife
 from tests.kernels.twins import Twins
@@ -65,11 +66,14 @@ class _Life:
     alpha=st.sampled_from([0.25, 0.3, 1.0]),
     staleness=st.sampled_from([0.0, 0.4, 2.0]),
     every=st.sampled_from([0, 1, 3, 7]),
+    moves=st.booleans(),
 )
 def test_every_step_is_the_same_bits(
-    seed: int, policy: str, alpha: float, staleness: float, every: int
+    seed: int, policy: str, alpha: float, staleness: float, every: int, moves: bool
 ) -> None:
-    """Plans, state and counters agree over opens, steps, closes, audits, padding and garbage."""
+    """Plans, state and counters agree over opens, steps, closes, audits, padding and garbage, and
+    while budget moves between layers."""
+    moves = moves and every > 0 and policy != "dense"
     config = SpinConfig(
         enabled=True,
         policy=policy,
@@ -77,9 +81,12 @@ def test_every_step_is_the_same_bits(
         staleness=staleness,
         sparsity=0.5,
         audit_every=every,
+        miss_slo=0.05 if moves else 0.0,
     )
     life = _Life(seed, config)
     for _ in range(40):
+        if moves and life.rng.random() < 0.2:
+            life.twins.divide(random_allotment(life.rng, SHAPE.layers))
         getattr(life, life.rng.choice(["open", "close", "step"], p=[0.15, 0.08, 0.77]))()
 
 
@@ -115,14 +122,23 @@ def test_an_explicit_choice_never_falls_back() -> None:
     policy=st.sampled_from(["spin", "prev-iter", "random", "dense"]),
     staleness=st.sampled_from([0.0, 0.4]),
     update=st.sampled_from(["accepted", "first"]),
+    moves=st.booleans(),
 )
 def test_every_verify_step_is_the_same_bits(
-    seed: int, policy: str, staleness: float, update: str
+    seed: int, policy: str, staleness: float, update: str, moves: bool
 ) -> None:
     """The same over steps that alternate between decode and verify, with random acceptance."""
+    moves = moves and policy != "dense"
     config = SpinConfig(
-        enabled=True, policy=policy, staleness=staleness, sparsity=0.5, verify_update=update
+        enabled=True,
+        policy=policy,
+        staleness=staleness,
+        sparsity=0.5,
+        verify_update=update,
+        audit_every=3 if moves else 0,
+        miss_slo=0.05 if moves else 0.0,
     )
-    life = VerifyLife(seed, Twins(config, verify_life.SHAPE, impl="numba"))
+    twins = Twins(config, verify_life.SHAPE, impl="numba")
+    life = VerifyLife(seed, twins, divide=twins.divide if moves else None)
     for _ in range(30):
         life.act()

@@ -21,7 +21,8 @@ from tests.core.verify_life import LAYERS, MOST, SHAPE, VerifyLife
 def _life(seed: int, **options: Any) -> VerifyLife:
     config = SpinConfig(enabled=True, **{"sparsity": 0.5, **options})
     oracle = Oracle(LAYERS, config.alpha, config.staleness, config.sparsity, floor=3)
-    return VerifyLife(seed, SpinState(config, SHAPE), oracle)
+    state = SpinState(config, SHAPE)
+    return VerifyLife(seed, state, oracle, state.budgets.set if config.miss_slo else None)
 
 
 @settings(max_examples=25, deadline=None)
@@ -36,6 +37,16 @@ def test_only_accepted_rows_count(
 ) -> None:
     """Kept blocks, row lengths, V, D and ages equal the oracle's, which sees accepted rows only."""
     life = _life(seed, alpha=alpha, staleness=staleness, sparsity=sparsity)
+    for _ in range(50):
+        life.act()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_layers_of_different_budgets(seed: int) -> None:
+    """The same while layers change their classes: rows of a request shrink alike in each layer."""
+    # no row of so short a life is audited
+    life = _life(seed, miss_slo=0.05, audit_every=32768)
     for _ in range(50):
         life.act()
 
@@ -69,7 +80,7 @@ def test_the_kept_set_is_within_the_union_of_what_each_row_would_keep() -> None:
         life.oracle._fold(state)
         length = life.engine.length[1] + 2
         plan, _ = _verify_only(life, 4)
-        kept = plan.blocks[0, 0, : -(-int(plan.lengths[-1]) // BLOCK)].tolist()
+        kept = plan.blocks[0, 0, : -(-int(plan.lengths[0, -1]) // BLOCK)].tolist()
         union: set[int] = {0}
         for more in range(4):
             count = -(-(length + more) // BLOCK)
@@ -98,7 +109,7 @@ def test_attention_never_reads_padding_in_any_row(length: int) -> None:
         for layer in range(LAYERS):
             state.observe(layer, torch.randn(4, 11 * BLOCK), plan)
     for draft in range(4):
-        entries = int(plan.lengths[draft])
+        entries = int(plan.lengths[0, draft])
         assert entries >= SHAPE.index_topk
         newest = plan.blocks[0, 0, -(-entries // BLOCK) - 1]
         assert newest == -(-(length + draft) // BLOCK) - 1
@@ -161,6 +172,6 @@ def test_a_history_of_slots_has_no_verify_step() -> None:
     with pytest.raises(NotImplementedError, match="no verify step"):
         state.begin(table, lengths.int(), torch.tensor([1]), 2)
     plan = state.begin(table, lengths.int(), torch.tensor([1]))
-    of_draft = torch.zeros(1, 2 * 64), plan.blocks[0], plan.lengths
+    of_draft = torch.zeros(1, 2 * 64), plan.blocks[0], plan.lengths[0]
     with pytest.raises(NotImplementedError, match="no verify step"):
         state.history.observe(0, plan.request_rows, *of_draft, 1)

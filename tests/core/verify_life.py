@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from sglang_spin.core.block import BLOCK
+from sglang_spin.core.budget import Allotment
 from sglang_spin.core.step import Plan, Shape
 from sglang_spin.core.verify import row_lengths
 from tests.core.engine_double import EngineDouble
+from tests.core.moves import random_allotment
 from tests.core.oracle import SUSPECT, Oracle
 
 LAYERS, ROWS, BLOCKS, PAGES, TOPK, MOST = 2, 5, 20, 110, 100, 4
@@ -62,13 +65,23 @@ class VerifyDouble(EngineDouble):
             blocks=plan.blocks.repeat_interleave(n, 1),
             request_rows=plan.request_rows.repeat_interleave(n),
         )
-        return self.logits(spread, layer, truth, plan.lengths)
+        return self.logits(spread, layer, truth, plan.lengths[layer])
 
 
 class VerifyLife:
-    """Drives events into `state` (a SpinState, or what stands for one) and an oracle if given."""
+    """Drives events into `state` (a SpinState, or what stands for one) and an oracle if given.
 
-    def __init__(self, seed: int, state: Any, oracle: Oracle | None = None) -> None:
+    divide: gives layers other budgets, now and then.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        state: Any,
+        oracle: Oracle | None = None,
+        divide: Callable[[Allotment], None] | None = None,
+    ) -> None:
+        self.divide = divide
         self.rng = np.random.default_rng(seed)
         self.engine = VerifyDouble(state, PAGES, self.rng)
         self.state, self.oracle = state, oracle
@@ -76,7 +89,17 @@ class VerifyLife:
 
     def act(self) -> None:
         """One random event."""
+        if self.divide and self.rng.random() < 0.15:
+            self.move()
         getattr(self, self.rng.choice(["open", "close", "step"], p=[0.15, 0.06, 0.79]))()
+
+    def move(self) -> None:
+        """Divide the budget anew."""
+        assert self.divide
+        allotment = random_allotment(self.rng, LAYERS)
+        self.divide(allotment)
+        if self.oracle:
+            self.oracle.sparsity, self.oracle.by_layer = allotment.sparsity, allotment.by_layer
 
     def open(self) -> None:
         if not self.engine.free_rows:
@@ -115,7 +138,7 @@ class VerifyLife:
             lengths = {r: self.engine.length[r] for r in rows}
             self.compare(plan, rows, self._oracle_step(lengths, n))
         for layer in range(LAYERS):
-            truth = random_scores(self.rng, plan.lengths.shape[0])
+            truth = random_scores(self.rng, plan.lengths.shape[1])
             logits = self.engine.row_logits(plan, layer, truth)
             self.state.observe(layer, logits, plan)
             self._tell(plan, layer, rows, truth)
@@ -153,7 +176,7 @@ class VerifyLife:
                     seen = [b for b in expected if b * BLOCK < length]
                     assert kept_blocks(plan, layer, i, draft) == seen
                     skipped = count - len(expected)
-                    assert plan.lengths[i * n + draft] == length - BLOCK * skipped
+                    assert plan.lengths[layer, i * n + draft] == length - BLOCK * skipped
                 self.compare_state(layer, row)
 
     def compare_state(self, layer: int, row: int) -> None:
@@ -171,7 +194,7 @@ class VerifyLife:
 
 def kept_blocks(plan: Plan, layer: int, i: int, draft: int) -> list[int]:
     """Logical blocks that row `draft` of the batch's request i is scored on."""
-    length = int(plan.lengths[i * plan.verify_rows + draft])
+    length = int(plan.lengths[layer, i * plan.verify_rows + draft])
     return plan.blocks[layer, i, : -(-length // BLOCK)].tolist()
 
 

@@ -58,7 +58,7 @@ def _note(metadata: Any, slots: Any) -> None:
     lines = []
     for row in plan.flags.audited.nonzero().flatten().tolist():
         owner = int(plan.request_rows[row])
-        length = int(plan.lengths[row])
+        length = int(plan.lengths[layer, row])
         block_of = {int(table[owner, p]) // PAGE: p // PAGE for p in range(0, length, PAGE)}
         selected = [block_of[slot // PAGE] for slot in slots[row].tolist() if slot >= 0]
         missed = sum(not int(plan.flags.blocks[layer, row, block]) & 1 for block in selected)

@@ -51,7 +51,7 @@ def _wrap_step(*_args: Any, **_options: Any) -> None:
 
 
 def _record(plan: Any, lengths: Any, request_rows: Any, real: list[int]) -> dict[str, Any]:
-    kept = [-(-length // BLOCK) for length in plan.lengths.tolist()]
+    kept = [-(-length // BLOCK) for length in plan.lengths[0].tolist()]
 
     def chosen(table: Any) -> list[list[list[int]]]:
         return [[layer[row][: kept[row]] for row in real] for layer in table.tolist()]
@@ -59,7 +59,7 @@ def _record(plan: Any, lengths: Any, request_rows: Any, real: list[int]) -> dict
     return {
         "rows": [request_rows[i].item() for i in real],
         "lengths": [lengths[i].item() for i in real],
-        "compact": [plan.lengths[i].item() for i in real],
+        "compact": [plan.lengths[0, i].item() for i in real],
         "pages": chosen(plan.pages),
         "blocks": chosen(plan.blocks),
     }

@@ -88,7 +88,7 @@ def _begun(state: Any, plan: Any, lengths: list[int], rows: list[int]) -> dict[s
 
 
 def _blocks(plan: Any, layer: int, request: int, draft: int) -> list[int]:
-    length = int(plan.lengths[request * plan.verify_rows + draft])
+    length = int(plan.lengths[layer, request * plan.verify_rows + draft])
     found: list[int] = plan.blocks[layer, request, : -(-length // BLOCK)].tolist()
     return found
 
@@ -96,7 +96,7 @@ def _blocks(plan: Any, layer: int, request: int, draft: int) -> list[int]:
 def _maxima(layer: int, logits: np.ndarray, plan: Any) -> list[dict[int, np.float32]]:
     """Of every row of the batch, by logical block."""
     found = []
-    for row, length in enumerate(plan.lengths.tolist()):
+    for row, length in enumerate(plan.lengths[layer].tolist()):
         blocks = _blocks(plan, layer, row // plan.verify_rows, row % plan.verify_rows)
         found.append(
             {

@@ -11,6 +11,7 @@ import torch
 
 from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
+from sglang_spin.core.budget import Allotment
 from sglang_spin.core.step import Shape
 from sglang_spin.engine import runtime as runtimes
 
@@ -27,8 +28,12 @@ def _cpu_kernels() -> None:
     patches.install_kernels()
 
 
-@pytest.fixture
-def table() -> torch.Tensor:
+@pytest.fixture(name="table")
+def _table() -> torch.Tensor:
+    return random_table()
+
+
+def random_table() -> torch.Tensor:
     """Distinct pages per row, stale numbers past the row's end."""
     generator = torch.Generator().manual_seed(1)
     width = -(-max(LENGTHS) // BLOCK)
@@ -36,14 +41,22 @@ def table() -> torch.Tensor:
     return torch.stack(rows).int()
 
 
-def _runtime(policy: str, sparsity: float) -> runtimes.Runtime:
+def _runtime(policy: str, sparsity: float, layers: int = LAYERS, **options: Any) -> Any:
     from sglang_spin.core.step import SpinState
 
-    runtime = runtimes.Runtime(SpinConfig(enabled=True, policy=policy, sparsity=sparsity))
-    shape = Shape(LAYERS, len(LENGTHS) + 1, 33, PAGES, TOPK, verify_rows=3)
+    config = SpinConfig(enabled=True, policy=policy, sparsity=sparsity, **options)
+    runtime = runtimes.Runtime(config)
+    shape = Shape(layers, len(LENGTHS) + 1, 33, PAGES, TOPK, verify_rows=3)
     runtime.state = SpinState(runtime.config, shape)
     runtime.state.open_rows(torch.tensor(ROWS))
-    runtime.layer_slots = {5: 0, 9: 1}
+    runtime.layer_slots = {5 + 4 * slot: slot for slot in range(layers)}
+    return runtime
+
+
+def _divided() -> Any:
+    """Five layers in four classes, none of whose rows is audited."""
+    runtime = _runtime("spin", 0.5, layers=5, audit_every=32768, miss_slo=0.05)
+    runtime.state.budgets.set(Allotment(0.5, (0.7, 0.6, 0.5, 0.1), (2, 0, 3, 1, 1)))
     return runtime
 
 
@@ -92,7 +105,7 @@ def _compact_logits(plan: Any, layer: int, truth: torch.Tensor) -> torch.Tensor:
     rows, width = plan.blocks.shape[1:]
     slots = plan.blocks[layer].long()[..., None] * BLOCK + torch.arange(BLOCK)
     logits = truth.gather(1, slots.view(rows, -1).clamp(max=truth.shape[1] - 1))
-    past = torch.arange(width * BLOCK) >= plan.lengths[:, None]
+    past = torch.arange(width * BLOCK) >= plan.lengths[layer, :, None]
     return logits.masked_fill(past, float("nan")).contiguous()
 
 
@@ -120,11 +133,12 @@ def test_keeping_everything_selects_the_same_slots(
             assert torch.equal(ours, stock.topk_transform(truth, TOPK))
 
 
-def test_skipping_selects_the_best_of_the_kept_pages(table: torch.Tensor) -> None:
+@pytest.mark.parametrize("divided", [False, True], ids=["alike", "by class"])
+def test_skipping_selects_the_best_of_the_kept_pages(table: torch.Tensor, divided: bool) -> None:
     """With pages skipped, the physical slots are the top-k over the kept pages, by an own sort."""
     from sglang_spin.engine.dsa import compact_metadata
 
-    runtime = _runtime("spin", 0.5)
+    runtime = _divided() if divided else _runtime("spin", 0.5)
     generator = torch.Generator().manual_seed(3)
     for step in range(4):
         lengths, batch = _batch(step)
@@ -135,7 +149,8 @@ def test_skipping_selects_the_best_of_the_kept_pages(table: torch.Tensor) -> Non
             plan = runtime.plan
             found = compact.topk_transform(_compact_logits(plan, slot, truth), TOPK)
             for row, length in enumerate(lengths.tolist()):
-                blocks = plan.blocks[slot, row, : -(-int(plan.lengths[row]) // BLOCK)].tolist()
+                count = -(-int(plan.lengths[slot, row]) // BLOCK)
+                blocks = plan.blocks[slot, row, :count].tolist()
                 entries = [
                     e for b in blocks for e in range(b * BLOCK, min((b + 1) * BLOCK, length))
                 ]
@@ -144,7 +159,8 @@ def test_skipping_selects_the_best_of_the_kept_pages(table: torch.Tensor) -> Non
                 got = [s for s in found[row].tolist() if s >= 0]
                 assert set(got) == want
                 assert len(got) == min(length, TOPK)
-    assert int(plan.lengths[-1]) < int(lengths[-1])
+    assert int(plan.lengths[0, -1]) < int(lengths[-1])
+    assert len(set(plan.lengths[:, -1].tolist())) == (4 if divided else 1)
 
 
 def test_attention_reads_the_stock_metadata(table: torch.Tensor) -> None:

@@ -47,7 +47,7 @@ def _inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def _score(scorer: Any, plan: Plan, rows: slice, lengths: torch.Tensor | None = None) -> Any:
     q, cache, weights = _inputs()
-    ctx = (plan.lengths if lengths is None else lengths).view(-1, 1)[rows]
+    ctx = (plan.lengths[1] if lengths is None else lengths).view(-1, 1)[rows]
     table = plan.pages[1][rows]
     return scorer(q[rows], cache, weights[rows], ctx, table, None, WIDTH * BLOCK)
 
@@ -83,7 +83,7 @@ def test_lengths_that_are_not_the_plans_end_the_process() -> None:
     plan, scorer = _plan(state), FusedScorer(state, HEADS)
     scorer.expect(1, plan)
     with pytest.raises(_Ended, match="not the plan's"):
-        _score(scorer, plan, slice(0, 4), lengths=plan.lengths.clone())
+        _score(scorer, plan, slice(0, 4), lengths=plan.lengths[1].clone())
 
 
 def test_a_model_with_other_heads_is_refused_at_start() -> None:

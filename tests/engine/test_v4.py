@@ -51,7 +51,8 @@ def _path(monkeypatch: pytest.MonkeyPatch, config: SpinConfig) -> Any:
     from sglang_spin.engine.v4 import CompactC4
 
     runtime = runtimes.Runtime(config)
-    runtime.state = SpinState(config, Shape(2, len(TOKENS) + 1, WIDTH, PAGES, TOPK, ratio=4))
+    shape = Shape(len(LAYERS), len(TOKENS) + 1, WIDTH, PAGES, TOPK, ratio=4)
+    runtime.state = SpinState(config, shape)
     runtime.state.open_rows(ROWS)
     runtime.layer_slots = {layer: i for i, layer in enumerate(LAYERS)}
     runtime.c4 = CompactC4(runtime)
@@ -174,7 +175,7 @@ def test_skipped_blocks_are_not_scored(monkeypatch: pytest.MonkeyPatch, c4: Any,
             plan = c4.runtime.plan
             pages = plan.pages[LAYERS.index(layer)]
             for row, tokens in enumerate(_tokens(step).tolist()):
-                kept = -(-int(plan.lengths[row]) // BLOCK)
+                kept = -(-int(plan.lengths[LAYERS.index(layer), row]) // BLOCK)
                 slots = selected[row][selected[row] >= 0]
                 assert len(slots) == min(tokens // 4, TOPK)
                 assert set((slots // BLOCK).tolist()) <= set(pages[row, :kept].tolist())

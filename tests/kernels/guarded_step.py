@@ -19,6 +19,7 @@ from triton.runtime.interpreter import GridExecutor
 
 from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
+from sglang_spin.core.budget import Allotment
 from sglang_spin.core.step import Shape, SpinState
 from sglang_spin.kernels.audit import audit
 from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
@@ -46,12 +47,14 @@ def guard(tensor: Tensor, past: int = 0) -> Tensor:
 
 def guarded_state() -> SpinState:
     """Two rows just opened; the second is the last that the state has."""
-    config = SpinConfig(enabled=True, sparsity=0.5, audit_every=2)
+    config = SpinConfig(enabled=True, sparsity=0.5, audit_every=2, miss_slo=0.05)
     state = SpinState(config, Shape(2, 3, BLOCKS, 80, 100))
+    state.budgets.set(Allotment(0.5, (0.6, 0.4), (1, 0)))
     state.open_rows(torch.tensor([1, 2]))
     owners = (
         (state.history, ("vertical", "distance", "recent")),
-        (state, ("prior", "budgets", "fresh", "generation", "step", "stashed")),
+        (state, ("prior", "fresh", "generation", "step", "stashed")),
+        (state.budgets, ("table", "layer_class")),
         (state.counters, ("kept", "seen", "scalars")),
         (state.audit, ("tallies", "histogram", "edges")),
     )
@@ -65,7 +68,7 @@ def main(past: bool) -> None:
     # the interpreter copies arguments onto themselves after a launch, the forbidden part too
     GridExecutor._restore_args_dev = lambda *_arguments: None
     state = guarded_state()
-    plain = allocate(state.shape, 2, BLOCKS, "cpu", audits=True)
+    plain = allocate(state.shape, 2, BLOCKS, "cpu", audits=True, classes=2)
     workspace = Workspace(*(guard(tensor) for tensor in vars(plain).values()))
     table = guard(page_tables([3, BLOCKS], BLOCKS), past=int(past))
     rows = guard(torch.tensor([1, 2]))

@@ -34,7 +34,7 @@ def step(twins: Twins, lengths: dict[int, int], slack: int = 2) -> Plan:
 
 def kept_blocks(plan: Plan, layer: int, index: int) -> list[int]:
     """Blocks that one row of the batch kept, in one layer."""
-    count = -(-int(plan.lengths[index]) // BLOCK)
+    count = -(-int(plan.lengths[layer, index]) // BLOCK)
     return plan.blocks[layer, index, :count].tolist()
 
 

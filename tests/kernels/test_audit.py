@@ -39,7 +39,8 @@ def _plan(rng: np.random.Generator, lengths: list[int], rows: list[int], audited
     flags = torch.from_numpy(rng.choice([0, 1, 3], (LAYERS, n, BLOCKS))).to(torch.uint8)
     full = torch.tensor(audited)
     flags[:, ~full] = 77
-    return Plan(blocks, int32(lengths), blocks, torch.tensor(rows), Flags(full, flags))
+    each = int32(lengths).expand(LAYERS, -1)
+    return Plan(blocks, each, blocks, torch.tensor(rows), Flags(full, flags))
 
 
 def _scores(rng: np.random.Generator, lengths: list[int], levels: int) -> Tensor:

@@ -50,14 +50,14 @@ def test_a03_lengths_around_every_page_boundary() -> None:
             count = -(-length // BLOCK)
             kept = kept_blocks(plan, 0, index)
             assert kept[-1] == count - 1
-            assert int(plan.lengths[index]) == length - BLOCK * (count - len(kept))
+            assert int(plan.lengths[0, index]) == length - BLOCK * (count - len(kept))
 
 
 def test_a04_rows_of_length_zero() -> None:
     """vLLM 51499: a batch of zero lengths made the scheduler read out of bounds."""
     twins = small_twins()
     warm(twins, {1: 0, 2: 12})
-    assert step(twins, {1: 0}).lengths.tolist() == [0]
+    assert step(twins, {1: 0}).lengths[0].tolist() == [0]
     mixed = step(twins, {1: 0, 2: 12 * BLOCK})
     assert mixed.lengths.tolist() == [0, 6 * BLOCK]
 
@@ -69,7 +69,7 @@ def test_a05_lengths_that_are_not_contiguous() -> None:
     lengths = int32([1280, 7, 9, 1920, 7, 9])[::3]
     rows = torch.tensor([1, 5, 2, 5])[::2]
     plan = twins.begin(page_tables([20, 30], 31), lengths, rows)
-    assert plan.lengths.tolist() == [640, 960]
+    assert plan.lengths[0].tolist() == [640, 960]
 
 
 def test_a09_every_layer_reads_its_own_state() -> None:
@@ -103,7 +103,7 @@ def test_a12_pins_of_a_row_shorter_than_the_pins() -> None:
     warm(twins, {1: 1, 2: 20, 3: 1})
     plan = step(twins, {1: 5, 2: 20 * BLOCK, 3: BLOCK})
     assert [kept_blocks(plan, 0, i) for i in (0, 2)] == [[0], [0]]
-    assert plan.lengths.tolist() == [5, 10 * BLOCK, BLOCK]
+    assert plan.lengths[0].tolist() == [5, 10 * BLOCK, BLOCK]
 
 
 def test_a13_scratch_follows_blocks_and_not_entries() -> None:
@@ -170,7 +170,7 @@ def test_b18_enough_entries_for_any_k(topk: int) -> None:
     warm(twins, {1: 47, 2: 9})
     lengths = {1: 46 * BLOCK + 1, 2: 8 * BLOCK + 1}
     plan = step(twins, lengths)
-    for kept, length in zip(plan.lengths.tolist(), lengths.values(), strict=True):
+    for kept, length in zip(plan.lengths[0].tolist(), lengths.values(), strict=True):
         assert kept >= min(length, topk)
 
 

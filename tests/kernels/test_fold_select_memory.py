@@ -68,7 +68,7 @@ def test_c24_state_beyond_two_to_the_31st_element() -> None:
         history.recent = history.stash[0]
         state.prior = _reserve((layers, pages + 1), torch.float32)
         state.shape = shape
-        state.budgets = torch.arange(blocks + 1, dtype=torch.int32) // 2
+        state.budgets.table = torch.arange(blocks + 1, dtype=torch.int32)[None] // 2
 
     twins.each(enlarge)
     twins.compare = lambda: None  # it would read all of it
@@ -99,7 +99,7 @@ def test_c26_logits_rows_beyond_two_to_the_31st_element() -> None:
     wide = _reserve((3, 2**30 + 64), torch.float32)
     wide[2, : 2 * BLOCK] = torch.randn(2 * BLOCK)
     blocks = torch.tensor([[[0, 0], [0, 0], [1, 2]]], dtype=torch.int32)
-    plan = Plan(blocks, int32([0, 0, 2 * BLOCK]), blocks, torch.tensor([1, 2, 3]))
+    plan = Plan(blocks, int32([0, 0, 2 * BLOCK])[None], blocks, torch.tensor([1, 2, 3]))
     twins.observe(0, wide[:, : 2 * BLOCK], plan)
     scores = block_history(twins.kernel).recent[0, 3, 1:].view(torch.float32)
     assert torch.equal(scores, wide[2, : 2 * BLOCK].view(2, BLOCK).amax(-1))

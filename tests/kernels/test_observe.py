@@ -40,13 +40,14 @@ def _plan(lengths: list[int], rows: list[int], width: int, seed: int = 0) -> Pla
             count = -(-length // BLOCK)
             chosen = np.sort(rng.choice(BLOCKS, count, replace=False))
             blocks[layer, i, :count] = torch.from_numpy(chosen)
-    return Plan(torch.zeros_like(blocks), int32(lengths), blocks, torch.tensor(rows))
+    each = int32(lengths).expand(LAYERS, -1)
+    return Plan(torch.zeros_like(blocks), each, blocks, torch.tensor(rows))
 
 
 def _logits(plan: Plan, seed: int = 0, garbage: float = float("nan")) -> Tensor:
     n, width = plan.blocks.shape[1:]
     logits = torch.randn(n, width * BLOCK, generator=torch.Generator().manual_seed(seed))
-    for i, length in enumerate(plan.lengths.tolist()):
+    for i, length in enumerate(plan.lengths[0].tolist()):
         logits[i, length:] = garbage
     return logits
 
@@ -176,7 +177,7 @@ def test_slots_of_kept_blocks_are_the_reference_bits() -> None:
     for state, impl in zip(states, ("reference", "triton"), strict=True):
         observe(state, 1, logits, plan, impl=impl)
     for i, row in enumerate((1, 3)):
-        kept = plan.blocks[1, i, : -(-int(plan.lengths[i]) // BLOCK)].long()
+        kept = plan.blocks[1, i, : -(-int(plan.lengths[1, i]) // BLOCK)].long()
         expected, stash = (_slots(state, row)[kept] for state in states)
         assert torch.equal(stash.view(torch.int32), expected.view(torch.int32))
     assert bool(_slots(states[1], 2).isnan().all())

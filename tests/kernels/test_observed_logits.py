@@ -36,7 +36,7 @@ def _plan(scene: Scene, request_rows: list[int], seed: int) -> Plan:
             chosen = np.sort(rng.choice(BLOCKS, count, replace=False))
             blocks[layer, row, :count] = torch.from_numpy(chosen)
     pages = scene.page_table.expand(LAYERS, -1, -1).contiguous()
-    return Plan(pages, scene.lengths, blocks, torch.tensor(request_rows))
+    return Plan(pages, scene.lengths.expand(len(pages), -1), blocks, torch.tensor(request_rows))
 
 
 def _fused(scene: Scene, plan: Plan, impl: Any, **options: Any) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from sglang_spin.config import SpinConfig
 from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory
+from sglang_spin.core.budget import Allotment
 from sglang_spin.core.step import Plan, Shape, SpinState
 from sglang_spin.kernels.audit import audit
 from sglang_spin.kernels.fold_select import Workspace, allocate, fold_select
@@ -36,6 +37,10 @@ class Twins:
         for state in (self.reference, self.kernel):
             act(state)
 
+    def divide(self, allotment: Allotment) -> None:
+        """Give the layers of both other budgets."""
+        self.each(lambda state: state.budgets.set(allotment))
+
     def open_rows(self, rows: Tensor) -> None:
         self.each(lambda state: state.open_rows(rows))
 
@@ -51,8 +56,8 @@ class Twins:
     ) -> Plan:
         """The reference's plan; the kernel's outputs start as garbage."""
         n, width = page_table.shape
-        audits = self.kernel.audit is not None
-        workspace = self.workspace or allocate(self.shape, n, width, "cpu", audits=audits)
+        options = {"audits": self.kernel.audit is not None, "classes": self.kernel.budgets.classes}
+        workspace = self.workspace or allocate(self.shape, n, width, "cpu", **options)
         for tensor in (workspace.pages, workspace.blocks, workspace.lengths):
             tensor.fill_(-77)
         if workspace.flags is not None:

@@ -238,7 +238,7 @@ class SpinDevice:
         found = plan.blocks[layer, i, : len(kept)].tolist()
         assert found == kept, f"kept {found}, expected {kept} of {count} blocks"
         assert plan.pages[layer, i, : len(kept)].tolist() == step.table[i, kept].tolist()
-        assert int(plan.lengths[i]) == length // self.ratio - BLOCK * (count - len(kept))
+        assert int(plan.lengths[layer, i]) == length // self.ratio - BLOCK * (count - len(kept))
         assert len(kept) >= min(count, self.floor)
         assert found[0] == 0
         assert found[-1] == count - 1

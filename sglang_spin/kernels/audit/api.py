@@ -33,7 +33,7 @@ def audit(
     check_scores(layer, logits, plan)
     rows = plan.verify_rows
     if rows > 1:
-        logits, plan = logits[::rows], plan._replace(lengths=plan.lengths[::rows])
+        logits, plan = logits[::rows], plan._replace(lengths=plan.lengths[:, ::rows])
     chosen = resolve(impl, logits.device, numba=True)
     if logits.shape[0] == 0:
         return

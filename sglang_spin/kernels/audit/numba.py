@@ -85,7 +85,7 @@ def add(audit: Audit, layer: int, logits: Tensor, plan: Plan) -> None:
     _add(
         logits.numpy(),
         plan.request_rows.numpy(),
-        plan.lengths.numpy(),
+        plan.lengths[layer].numpy(),
         plan.flags.audited.numpy(),
         plan.flags.blocks[layer].numpy(),
         audit.topk,

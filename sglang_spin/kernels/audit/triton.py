@@ -72,10 +72,10 @@ def audit_kernel(
 def add(audit: Audit, layer: int, logits: Tensor, plan: Plan) -> None:
     """Launch; arguments as api.audit has checked them."""
     assert plan.flags is not None
-    flags = plan.flags.blocks[layer]
+    flags, lengths = plan.flags.blocks[layer], plan.lengths[layer]
     audit_kernel[(flags.shape[0],)](
         logits=logits,
-        lengths=plan.lengths,
+        lengths=lengths,
         request_rows=plan.request_rows,
         audited=plan.flags.audited,
         flags=flags,
@@ -84,7 +84,7 @@ def add(audit: Audit, layer: int, logits: Tensor, plan: Plan) -> None:
         histogram=audit.histogram[layer],
         topk=audit.topk,
         logits_stride=logits.stride(0),
-        length_stride=plan.lengths.stride(0),
+        length_stride=lengths.stride(0),
         request_stride=plan.request_rows.stride(0),
         flags_stride=flags.stride(0),
         CHUNK=CHUNK,

@@ -47,16 +47,14 @@ def fold_select(
     chosen = resolve(impl, page_table.device, supported=supported, numba=True)
     n, width = page_table.shape
     if workspace is None:
-        audits = state.audit is not None
-        workspace = allocate(state.shape, n, width, page_table.device, audits=audits)
-    if workspace.pages.shape[1] < n or workspace.pages.shape[2] < width:
-        room = list(workspace.pages.shape[1:])
-        raise ValueError(f"workspace must hold [{n}, {width}] rows and columns, got {room}")
-    if state.audit is not None and workspace.flags is None:
-        raise ValueError("workspace must have flags for audits, got none: allocate(audits=True)")
+        audits, classes = state.audit is not None, state.budgets.classes
+        workspace = allocate(
+            state.shape, n, width, page_table.device, audits=audits, classes=classes
+        )
+    _check_workspace(state, workspace, n, width)
     plan = Plan(
         pages=workspace.pages[:, :n, :width],
-        lengths=workspace.lengths[: n * verify_rows],
+        lengths=workspace.lengths_of(n * verify_rows),
         blocks=workspace.blocks[:, :n, :width],
         request_rows=request_rows.long(),
         flags=workspace.flags_of(n, width) if state.audit is not None else None,
@@ -96,6 +94,20 @@ def _check(state: SpinState, page_table: Tensor, lengths: Tensor, request_rows: 
     for name, tensor in (("lengths", lengths), ("request_rows", request_rows)):
         if tensor.device != page_table.device:
             raise ValueError(f"{name} must be on {page_table.device}, got {tensor.device}")
+
+
+def _check_workspace(state: SpinState, workspace: Workspace, n: int, width: int) -> None:
+    if workspace.pages.shape[1] < n or workspace.pages.shape[2] < width:
+        room = list(workspace.pages.shape[1:])
+        raise ValueError(f"workspace must hold [{n}, {width}] rows and columns, got {room}")
+    if state.audit is not None and workspace.flags is None:
+        raise ValueError("workspace must have flags for audits, got none: allocate(audits=True)")
+    classes, lines = state.budgets.classes, workspace.lengths.shape[0]
+    if lines != (state.shape.layers if classes > 1 else 1):
+        raise ValueError(
+            f"workspace must have lengths for {classes} classes of layers, got {lines} lines:"
+            f" allocate(classes={classes})"
+        )
 
 
 def _kind(tensor: Tensor) -> str:

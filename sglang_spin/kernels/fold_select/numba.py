@@ -25,11 +25,11 @@ _F32, _I32, _I64, _FLAG = types.float32, types.int32, types.int64, types.boolean
 _SIGNATURE = types.void(
     types.Tuple((_F32[:, :, ::1], _F32[:, :, ::1], _I32[:, :, :, ::1])),
     _F32[:, ::1],
-    _I32[::1],
+    types.Tuple((_I32[:, ::1], _I32[::1])),
     types.Tuple((_FLAG[::1], _I32[::1], _I32[::1], _I32[::1], _I32[::1])),
     types.UniTuple(_I64[::1], 3),
     types.Tuple((_I32[:, :], _I32[:], _I64[:])),
-    types.Tuple((_I32[:, :, :], _I32[:, :, :], _I32[:])),
+    types.Tuple((_I32[:, :, :], _I32[:, :, :], _I32[:, :])),
     types.Tuple((_FLAG[:], types.uint8[:, :, :], _I64, _I64)),
     types.UniTuple(_F32, 3),
     types.Tuple((_FLAG, _FLAG, _FLAG, _I64, _I64, _I64)),
@@ -40,6 +40,7 @@ _SIGNATURE = types.void(
 def _step(history, prior, budgets, rows_state, totals, batch, out, audits, weights, flags):
     vertical, distance, stash = history
     fresh, generation, step, stashed, verified = rows_state
+    table_of, layer_class = budgets
     kept_total, seen_total, scalars = totals
     table, lengths, owners = batch
     pages, blocks, compact_lengths = out
@@ -61,14 +62,17 @@ def _step(history, prior, budgets, rows_state, totals, batch, out, audits, weigh
             row_pass.predict(scores, v, d, r, extent, weights[2], diagonal)
             if random:
                 row_pass.draw(scores, count, seed, generation[row], step[row], layer)
-            line, least = (pages[layer, i], blocks[layer, i], marks[layer, i]), budgets[count]
-            kept = row_pass.select(scores, r, table[i], extent, least, live, due, line)
+            line = pages[layer, i], blocks[layer, i], marks[layer, i]
+            bounds = table_of[0, count], table_of[layer_class[layer], count]
+            kept = row_pass.select(scores, r, table[i], extent, bounds, live, due, line)
             budget, cold, full = kept
             if fill:
                 pages[layer, i, budget:], blocks[layer, i, budget:] = table[i, 0], 0
             kept_total[layer] += budget * live
             seen_total[layer] += count * live
-        request.write_lengths(compact_lengths, i, length, BLOCK * (count - budget), more, ratio)
+            if layer == 0 or len(table_of) > 1:
+                skipped = BLOCK * (count - budget)
+                request.write_lengths(compact_lengths[layer], i, length, skipped, more, ratio)
         audited[i] = full
         row_pass.count_start(scalars, started, count, seeded)
         if live:
@@ -87,7 +91,7 @@ def begin(
     _step(
         (history.vertical.numpy(), history.distance.numpy(), history.stash.numpy()),
         state.prior.numpy(),
-        (state.budgets if out.verify_rows == 1 else state.verify_budgets).numpy(),
+        (state.budgets.of(out.verify_rows).numpy(), state.budgets.layer_class.numpy()),
         (
             state.fresh.numpy(),
             state.generation.numpy(),

@@ -170,15 +170,16 @@ def keep(scores, recent, table, count, budget, live, audited, line):
 
 
 @njit(cache=True)
-def select(scores, recent, table, extent, least, live, due, line):
+def select(scores, recent, table, extent, bounds, live, due, line):
     """Force and keep; returns blocks kept, cold blocks, and whether the row is audited.
 
-    line: pages, blocks and flags, the outputs. least: the budget unless more are forced.
+    line: pages, blocks and flags, the outputs. bounds: the smallest budget of any layer and that of
+    this one, unless more are forced.
     """
-    count = extent[1]
+    count, (least, own) = extent[1], bounds
     forced, cold = force(scores, extent, live)
-    budget = max(least, forced)
-    full = due and budget < count
+    budget = max(own, forced)
+    full = due and max(least, forced) < count
     keep(scores, recent, table, count, budget, live, full, line)
     return count if full else budget, cold, full
 

@@ -13,7 +13,8 @@ def begin(
     """SpinState.begin with the results in `out`."""
     plan = state.begin(page_table, lengths, request_rows, out.verify_rows)
     out.pages.copy_(plan.pages)
-    out.lengths.copy_(plan.lengths)
+    lines = state.shape.layers if state.budgets.classes > 1 else 1
+    out.lengths[:lines].copy_(plan.lengths[:lines])
     out.blocks.copy_(plan.blocks)
     if out.flags is not None and plan.flags is not None:
         out.flags.audited.copy_(plan.flags.audited)

@@ -57,11 +57,26 @@ def advance_row(arrivals, stashed, step, fresh, length):
 
 @triton.jit
 def write_lengths(
-    compact_lengths, i_row, length, skipped, more, RATIO: tl.constexpr, VERIFY: tl.constexpr
+    line,  # i32 [batch * rows of a request]
+    i_layer,
+    i_row,
+    length,
+    skipped,
+    more,
+    CLASSED: tl.constexpr,
+    RATIO: tl.constexpr,
+    VERIFY: tl.constexpr,
 ):
-    """Compact lengths of the batch's request i_row, whose rows grow by one token each."""
-    if VERIFY:
-        for j in range(more + 1):
-            tl.store(compact_lengths + i_row * (more + 1) + j, (length + j) // RATIO - skipped)
-    else:
-        tl.store(compact_lengths + i_row, length // RATIO - skipped)
+    """Compact lengths of the batch's request i_row, whose rows grow by one token each.
+
+    By each layer where they have classes, else by the first.
+    """
+    own = i_layer == 0
+    if CLASSED:
+        own = i_layer >= 0
+    if own:
+        if VERIFY:
+            for j in range(more + 1):
+                tl.store(line + i_row * (more + 1) + j, (length + j) // RATIO - skipped)
+        else:
+            tl.store(line + i_row, length // RATIO - skipped)

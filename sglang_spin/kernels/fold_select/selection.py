@@ -58,6 +58,25 @@ def write_keys(
 
 
 @triton.jit
+def budgets_of(
+    budgets,  # i32 [classes, blocks + 1]
+    layer_class,  # i32 [layers]; any without CLASSED
+    i_layer,
+    count,
+    forced,
+    class_stride,
+    CLASSED: tl.constexpr,
+):
+    """-> fewest blocks that any layer may keep of a row, and what this layer keeps."""
+    least = tl.maximum(tl.load(budgets + count), forced)
+    kept = least
+    if CLASSED:
+        own = budgets + tl.load(layer_class + i_layer).to(tl.int64) * class_stride
+        kept = tl.maximum(tl.load(own + count), forced)
+    return least, kept
+
+
+@triton.jit
 def _count_above(keys, count, bound, CHUNK: tl.constexpr):
     # little is live here, so twice the chunk fits
     o_chunk = tl.arange(0, 2 * CHUNK)

@@ -33,6 +33,7 @@ from sglang_spin.kernels.fold_select.row_end import (
     write_lengths,
 )
 from sglang_spin.kernels.fold_select.selection import (
+    budgets_of,
     compact_kept,
     fill_tail,
     note_flags,
@@ -58,7 +59,8 @@ def fold_select_kernel(
     distance,  # fp32, the same shape
     recent,  # i32, the same shape
     prior,  # fp32 [layers, pages + 1]
-    budgets,  # i32 [blocks + 1]
+    budgets,  # i32 [classes, blocks + 1], the first class having the smallest
+    layer_class,  # i32 [layers], None without CLASSED
     fresh,  # bool [rows], as the next three
     generation,  # i32
     step,  # i32
@@ -72,7 +74,7 @@ def fold_select_kernel(
     request_rows,  # i64 [batch]
     pages,  # i32 [layers, batch, width], as the next
     blocks,
-    compact_lengths,  # i32 [batch]
+    compact_lengths,  # i32 [layers, batch], one line without CLASSED; request-major with VERIFY
     audited,  # bool [batch], as the next None without AUDIT
     flags,  # u8, as pages
     batch,
@@ -85,6 +87,8 @@ def fold_select_kernel(
     request_stride,
     layer_stride,  # of pages and blocks
     row_stride,
+    class_stride,  # of budgets
+    line_stride,  # of compact_lengths
     keep,  # weight of the old average
     gain,  # weight of the new score
     staleness,
@@ -97,6 +101,7 @@ def fold_select_kernel(
     RANDOM: tl.constexpr,
     FILL_TAIL: tl.constexpr,
     AUDIT: tl.constexpr,
+    CLASSED: tl.constexpr,  # layers have budgets by class; then AUDIT
     RATIO: tl.constexpr,  # tokens of an entry; lengths and stashed are tokens
     VERIFY: tl.constexpr,  # several rows a request, and the last step is folded already
     CHUNK: tl.constexpr,
@@ -118,8 +123,7 @@ def fold_select_kernel(
     table = page_table + i_row * table_stride
     o_recent = recent + line
     o_out = i_layer * layer_stride + i_row * row_stride
-    o_pages = pages + o_out
-    o_blocks = blocks + o_out
+    o_pages, o_blocks = pages + o_out, blocks + o_out
     low, high, forced, seeded, cold = fold_and_predict(
         vertical=vertical + line,
         distance=distance + line,
@@ -142,7 +146,7 @@ def fold_select_kernel(
     count_cold(totals, i_layer, live, cold)
     tl.debug_barrier()
     # every layer knows the same blocks, so the forced of this layer are the forced of all
-    budget = tl.maximum(tl.load(budgets + count), forced)
+    least, budget = budgets_of(budgets, layer_class, i_layer, count, forced, class_stride, CLASSED)
     unit = 0.0
     if STALENESS:
         unit = spread_of(o_pages, count, low, high, CHUNK) * staleness
@@ -151,7 +155,7 @@ def fold_select_kernel(
     tl.debug_barrier()
     bound, ties = threshold_of(o_pages, count, budget, CHUNK)
     if AUDIT:
-        full = live & (budget < count) & audit_due(row, i_life, i_step, audit_every, audit_stride)
+        full = live & (least < count) & audit_due(row, i_life, i_step, audit_every, audit_stride)
         if full:
             note_flags(o_pages, o_recent, flags + o_out, count, bound, ties, CHUNK)
             bound, ties, budget = bound & 0, count, count
@@ -160,9 +164,10 @@ def fold_select_kernel(
         tl.debug_barrier()
         fill_tail(o_pages, o_blocks, tl.load(table), budget, width, CHUNK)
 
+    skipped = _BLOCK * (count - budget)
+    own_lengths = compact_lengths + i_layer * line_stride
+    write_lengths(own_lengths, i_layer, i_row, length, skipped, more, CLASSED, RATIO, VERIFY)
     if i_layer == 0:
-        skipped = _BLOCK * (count - budget)
-        write_lengths(compact_lengths, i_row, length, skipped, more, RATIO, VERIFY)
         if AUDIT:
             tl.store(audited + i_row, full)
         if i_row == 0:
@@ -191,7 +196,8 @@ def begin(
     assert isinstance(history, BlockHistory)
     layers, rows, blocks = history.vertical.shape
     batch, width = page_table.shape
-    verify = state.shape.verify_rows > 1
+    verify, classed = state.shape.verify_rows > 1, state.budgets.classes > 1
+    budgets = state.budgets.of(out.verify_rows)
     if verify:
         fold_rows(state, lengths, out.request_rows, width)
         state.verified.index_fill_(0, out.request_rows, min(out.verify_rows, state.stashes))
@@ -200,7 +206,8 @@ def begin(
         distance=history.distance,
         recent=history.recent,
         prior=state.prior,
-        budgets=state.budgets if out.verify_rows == 1 else state.verify_budgets,
+        budgets=budgets,
+        layer_class=state.budgets.layer_class if classed else None,
         fresh=state.fresh,
         generation=state.generation,
         step=state.step,
@@ -227,6 +234,8 @@ def begin(
         request_stride=out.request_rows.stride(0),
         layer_stride=out.pages.stride(0),
         row_stride=out.pages.stride(1),
+        class_stride=budgets.stride(0),
+        line_stride=out.lengths.stride(0),
         keep=1 - history.alpha,
         gain=history.alpha,
         staleness=history.staleness,
@@ -239,6 +248,7 @@ def begin(
         RANDOM=state.config.policy == "random",
         FILL_TAIL=fill_tail,
         AUDIT=out.flags is not None,
+        CLASSED=classed,
         RATIO=state.shape.ratio,
         VERIFY=verify,
         CHUNK=CHUNK,

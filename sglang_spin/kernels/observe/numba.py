@@ -61,6 +61,6 @@ def stash(state: SpinState, layer: int, logits: Tensor, plan: Plan) -> None:
         history.stash[:, layer].numpy(),
         logits.numpy(),
         plan.request_rows.numpy(),
-        plan.lengths.numpy(),
+        plan.lengths[layer].numpy(),
         plan.blocks[layer].numpy(),
     )

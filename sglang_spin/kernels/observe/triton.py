@@ -92,7 +92,7 @@ def stash(state: SpinState, layer: int, logits: Tensor, plan: Plan) -> None:
     slots = isinstance(history, SlotHistory)
     target = history.stash if isinstance(history, SlotHistory) else _recent(history)
     batch, width = plan.blocks.shape[1:]
-    blocks, lengths, rows = plan.blocks[layer], plan.lengths, plan.verify_rows
+    blocks, lengths, rows = plan.blocks[layer], plan.lengths[layer], plan.verify_rows
     if rows > state.stashes:
         logits, lengths, rows = logits[::rows], lengths[::rows], 1
     observe_kernel[(programs_per_row(batch * rows, width, logits.device), batch * rows)](

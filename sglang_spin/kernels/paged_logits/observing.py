@@ -43,7 +43,7 @@ def observed_logits(
         q,
         cache,
         weights,
-        plan.lengths[rows],
+        plan.lengths[layer, rows],
         plan.pages[layer, rows],
         q_scales=q_scales,
         out=out,
