@@ -48,7 +48,8 @@ class Division:
         return Allotment(sparsity, tuple(classes), tuple(classes.index(s) for s in by_layer))
 
     def _most_miss(self) -> float:
-        return max(self.curves) * self.most**CURVE
+        most: float = max(self.curves) * self.most**CURVE
+        return most
 
     def _wanted(self, miss: float) -> list[float]:
         free = [(miss / curve) ** (1 / CURVE) for curve in self.curves]

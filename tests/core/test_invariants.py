@@ -82,8 +82,8 @@ def test_cold_blocks_are_kept_until_scored(policy: str) -> None:
     state.open_rows(torch.tensor([1]))
     first = _step(state, [1], [1700])
     second = _step(state, [1], [1701])
-    assert first.lengths.tolist() == [1700]
-    assert second.lengths.tolist() == [1701 - BLOCK * 13]
+    assert first.lengths[0].tolist() == [1700]
+    assert second.lengths[0].tolist() == [1701 - BLOCK * 13]
 
 
 @pytest.mark.parametrize("policy", ["spin", "spin-paper"])

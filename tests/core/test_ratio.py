@@ -54,7 +54,7 @@ def test_a_repeated_token_count_is_not_folded() -> None:
 )
 def test_lengths_of_a_plan_are_entries(tokens: int, entries: int) -> None:
     """A row has one entry for each four tokens it has completed, and may have none."""
-    assert _step(_state(), tokens).lengths.tolist() == [entries]
+    assert _step(_state(), tokens).lengths[0].tolist() == [entries]
 
 
 def test_blocks_are_counted_in_entries_at_the_end_of_a_request() -> None:

@@ -173,7 +173,7 @@ def test_two_ranks_decide_alike_and_say_so(caplog: pytest.LogCaptureFixture) -> 
     before = states[0].budgets.table.clone()
     keepers = [SloKeeper(state) for state in states]
     with caplog.at_level("INFO", logger="sglang_spin.engine.slo"):
-        for missed in ([1, 20], [7, 8], [0, 1], [0, 0], [0, 0]):
+        for missed in ([1, 15], [7, 8], [0, 1], [0, 0], [0, 0]):
             for state, keeper in zip(states, keepers, strict=True):
                 _audited(state, 40, missed)
                 keeper.judge(_totals(state))
@@ -181,9 +181,9 @@ def test_two_ranks_decide_alike_and_say_so(caplog: pytest.LogCaptureFixture) -> 
     assert torch.equal(budgets[0].table, budgets[1].table)
     assert torch.equal(budgets[0].layer_class, budgets[1].layer_class)
     assert budgets[0].table[budgets[0].layer_class.long()].sum() > before.sum()
-    found = "misses 0.200 of its top-k, above 0.05: budget moves between layers, sparsity stays 0.5"
+    found = "misses 0.150 of its top-k, above 0.05: budget moves between layers, sparsity stays 0.5"
     assert f"indexer layer 1 {found} (0.7" in caplog.text
-    assert "indexer layer 1 misses 0.080 of its top-k, above 0.05: sparsity 0.5 -> " in caplog.text
+    assert "indexer layer 1 misses 0.080 of its top-k, above 0.05: sparsity 0.5 -> 0." in caplog.text
     assert "every layer misses less than 0.5 of the bound 0.05: sparsity 0." in caplog.text
 
 

@@ -52,7 +52,6 @@ def test_every_step_is_the_same_bits(seed: int, policy: str, every: int) -> None
         truth = rng.standard_normal((4, BLOCKS * BLOCK)).astype(np.float32)
         for layer in range(LAYERS):
             twins.observe(layer, compact_logits(plan, layer, truth, rng), plan)
-    assert (plan.lengths[:, -1] < lengths[-1]).any()
 
 
 @settings(max_examples=2, deadline=None)
