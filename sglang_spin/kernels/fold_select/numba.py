@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit, types
 
-from sglang_spin.core.block import BLOCK
 from sglang_spin.core.block_history import BlockHistory
 from sglang_spin.core.step import Plan, SpinState
 from sglang_spin.kernels.fold_select import numba_passes as row_pass
@@ -43,7 +42,7 @@ def _step(history, prior, budgets, rows_state, totals, batch, out, audits, weigh
     table_of, layer_class = budgets
     kept_total, seen_total, scalars = totals
     table, lengths, owners = batch
-    pages, blocks, compact_lengths = out
+    pages, blocks, ends = out
     audited, marks, every, stride = audits
     diagonal, random, fill, seed, ratio, more = flags
     scores = np.empty(table.shape[1], np.float32)
@@ -71,8 +70,7 @@ def _step(history, prior, budgets, rows_state, totals, batch, out, audits, weigh
             kept_total[layer] += budget * live
             seen_total[layer] += count * live
             if layer == 0 or len(table_of) > 1:
-                skipped = BLOCK * (count - budget)
-                request.write_lengths(compact_lengths[layer], i, length, skipped, more, ratio)
+                request.write_lengths(ends[layer], i, length, count - budget, more, ratio)
         audited[i] = full
         row_pass.count_start(scalars, started, count, seeded)
         if live:

@@ -46,9 +46,12 @@ def row_scores(out, recent, stash, last, j, ratio):
 
 @njit(inline="always")
 def write_lengths(lengths, i, tokens, skipped, more, ratio):
-    """Compact lengths of the rows of the batch's request i, each of one token more."""
+    """Compact lengths of the rows of the batch's request i, each of one token more.
+
+    skipped: blocks.
+    """
     for j in range(more + 1):
-        lengths[i * (more + 1) + j] = (tokens + j) // ratio - skipped
+        lengths[i * (more + 1) + j] = (tokens + j) // ratio - BLOCK * skipped
 
 
 @njit(inline="always")
