@@ -11,8 +11,8 @@ from collections.abc import Callable
 from sglang_spin.core.budget import CLASSES, Allotment
 
 CURVE = 2.0  # measured traces: 2 to 2.5
-HALVINGS = 60  # of an interval, until a float holds no more
-DIGITS = 4  # of a sparsity
+HALVINGS = 40  # of an interval
+GRAIN = 10_000  # of a sparsity: it is a whole number of so many parts, rounded down
 
 
 class Division:
@@ -41,7 +41,7 @@ class Division:
             return sum(wanted[i] for i in leaders) / len(leaders)
 
         wanted = self._wanted(_solve(mean, sparsity, self._most_miss()))
-        by_layer = [round(wanted[i], DIGITS) for i in leaders]
+        by_layer = [int(wanted[i] * GRAIN) / GRAIN for i in leaders]
         classes = sorted(set(by_layer), reverse=True)
         if len(classes) == 1:
             return Allotment.uniform(sparsity, len(by_layer))

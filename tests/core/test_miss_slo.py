@@ -21,9 +21,10 @@ def _misses(slo: MissSlo, curves: Curves) -> list[float]:
 
 
 def _settle(slo: MissSlo, curves: Curves, rounds: int = 80) -> list[float]:
-    """Misses after `rounds` decisions."""
+    """Misses after `rounds` decisions, or when one changes nothing, as then none will."""
     for _ in range(rounds):
-        slo.decide(_misses(slo, curves))
+        if slo.decide(_misses(slo, curves)) is None:
+            break
     return _misses(slo, curves)
 
 
@@ -34,7 +35,7 @@ def _kept(allotment: Allotment, blocks: int) -> list[int]:
     return total
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     curves=st.lists(st.tuples(st.floats(0, 1), st.floats(1, 3)), min_size=1, max_size=9),
     bound=st.floats(0.01, 0.3),
@@ -47,7 +48,7 @@ def test_no_layer_stays_above_the_bound(curves: Curves, bound: float, target: fl
     assert slo.least - 1e-9 <= slo.sparsity <= target
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     misses=st.lists(st.floats(0, 0.6), min_size=1, max_size=30),
     bound=st.floats(0.01, 0.3),
@@ -100,7 +101,7 @@ def test_sparsity_falls_where_the_total_cannot_hold_the_bound() -> None:
     slo = MissSlo(0.05, 0.5, 4)
     decision = slo.decide(_misses(slo, [(1.0, 2.0)] * 3 + [(0.3, 2.0)]))
     assert decision is not None
-    assert "above 0.05: sparsity 0.5 -> 0.25 (0.3873 in 3, 0.2121 in 0-2)" in decision.reason
+    assert "above 0.05: sparsity 0.5 -> 0.25 (0.3783 in 3, 0.2072 in 0-2)" in decision.reason
     assert max(_misses(slo, [(1.0, 2.0)] * 3 + [(0.3, 2.0)])) <= AIM * 0.05 + 1e-3
 
 
