@@ -141,7 +141,7 @@ def class_budgets(blocks: int, allotment: Allotment, floor: int) -> Tensor:
     total = even * len(of)
     # the largest size that fits, by bisection; an even share always does
     low, high = even, torch.arange(blocks + 1, dtype=torch.int32)
-    while bool((low < high).any()):
+    for _ in range(blocks.bit_length()):
         size = (low + high + 1) // 2
         fits = (torch.minimum(own, size) * sizes).sum(0) <= total
         low, high = torch.where(fits, size, low), torch.where(fits, high, size - 1)

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from sglang_spin.config import POLICIES, SpinConfig
 from sglang_spin.core.block import BLOCK
-from sglang_spin.core.budget import block_count, budget_floor, budget_table
+from sglang_spin.core.budget import Allotment, block_count, budget_floor, budget_table
 from sglang_spin.core.step import Plan, Shape, SpinState
 
 SHAPE = Shape(layers=2, rows=4, blocks=40, pages=200, index_topk=300)
@@ -84,6 +84,22 @@ def test_cold_blocks_are_kept_until_scored(policy: str) -> None:
     second = _step(state, [1], [1701])
     assert first.lengths[0].tolist() == [1700]
     assert second.lengths[0].tolist() == [1701 - BLOCK * 13]
+
+
+@pytest.mark.parametrize("policy", ["spin", "spin-paper", "prev-iter", "random"])
+def test_every_policy_keeps_each_layers_own_budget(policy: str) -> None:
+    """Layers of different classes keep as many blocks as their class may, whatever the policy."""
+    config = SpinConfig(enabled=True, policy=policy, sparsity=0.5, audit_every=32768, miss_slo=0.05)
+    state = SpinState(config, SHAPE)
+    state.budgets.set(Allotment(0.5, (0.75, 0.25), (1, 0)))
+    state.open_rows(torch.tensor([1, 2]))
+    for i in range(4):
+        plan = _step(state, [1, 2], [32 * BLOCK - 5 + i, 20 * BLOCK - 5 + i], seed=i)
+    assert [[len(_kept(plan, layer, row)) for row in (0, 1)] for layer in (0, 1)] == [
+        [24, 14],
+        [8, 6],
+    ]
+    assert (plan.lengths[0] - plan.lengths[1]).tolist() == [16 * BLOCK, 8 * BLOCK]
 
 
 @pytest.mark.parametrize("policy", ["spin", "spin-paper"])
@@ -179,13 +195,16 @@ def test_a_narrower_batch_after_a_rejected_step(policy: str) -> None:
     assert plan.lengths[0].tolist() == [1]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("policy", "slo"), [*((p, 0.0) for p in POLICIES), ("spin", 0.05), ("spin-paper", 0.05)]
+)
 @settings(deadline=None, max_examples=3)
 @given(rows=st.integers(1, 3))
-def test_a_step_needs_no_host(policy: str, rows: int) -> None:
+def test_a_step_needs_no_host(policy: str, slo: float, rows: int) -> None:
     """Under fake tensors, which hold no data, a step runs: no value decides a shape or a branch."""
+    config = SpinConfig(enabled=True, policy=policy, audit_every=8, miss_slo=slo)
     with FakeTensorMode():
-        state = _state(policy)
+        state = SpinState(config, SHAPE)
         owners = torch.empty(rows, dtype=torch.int64)
         table = torch.empty(rows, 40, dtype=torch.int32)
         lengths = torch.empty(rows, dtype=torch.int32)
