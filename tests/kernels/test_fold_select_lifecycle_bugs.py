@@ -147,5 +147,5 @@ def test_d31_padded_requests_of_length_zero_behind_real_ones() -> None:
     warm(again, {1: 12})
     table = torch.cat((page_tables([12], 14), torch.zeros(2, 14, dtype=torch.int32)))
     padded = again.begin(table, int32([12 * BLOCK - 3, 0, 0]), torch.tensor([1, 0, 0]))
-    assert padded.lengths.tolist() == [int(alone.lengths[0]), 0, 0]
+    assert padded.lengths[0].tolist() == [int(alone.lengths[0, 0]), 0, 0]
     assert kept_blocks(padded, 0, 0) == kept_blocks(alone, 0, 0)
