@@ -108,9 +108,8 @@ def test_series_move_under_load_and_the_slo_acts(tmp_path: Path) -> None:
     assert late["sparsity", None] == report["sparsity"]
     shares = report["layer_sparsity"]
     assert shares == [late["layer_sparsity", str(layer)] for layer in range(LAYERS)]
-    # layers 0 and 3 of this model miss the most, and layer 2 hardly anything
-    assert shares[0] < shares[3] < shares[1] < shares[2]
+    # layers 0 and 3 of this model miss the most
+    assert shares[0] < shares[3] < min(shares[1], shares[2])
     assert sum(shares) / LAYERS == pytest.approx(report["sparsity"], abs=0.001)
-    kept = [report["kept_share"][layer] for layer in (0, 3, 1, 2)]
-    assert kept == sorted(kept, reverse=True)
-    assert kept[0] > kept[-1]
+    kept = report["kept_share"]
+    assert kept[0] > kept[3] > max(kept[1], kept[2])

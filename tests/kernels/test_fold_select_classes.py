@@ -31,7 +31,7 @@ def _config(policy: str = "spin", every: int = 3) -> SpinConfig:
     )
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     policy=st.sampled_from(["spin", "spin", "prev-iter", "random"]),
