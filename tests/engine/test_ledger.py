@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -97,14 +98,26 @@ def test_sources_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(_Parsed):
         require(TARGETS)
     monkeypatch.setenv(PROVEN, proven)
+    path = ledger._module_file(TARGETS[0].name.partition(":")[0])
+    for fact in ("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "stat", _with_another(fact, path))
+            with pytest.raises(_Parsed):
+                require(TARGETS)
+
+
+def _with_another(fact: str, changed: Path) -> Callable[..., Any]:
+    """Path.stat, but for one fact of one file."""
     stat = Path.stat
-    later = SimpleNamespace(st_ino=1, st_size=1, st_mtime_ns=1, st_ctime_ns=1)
-    changed = ledger._module_file(TARGETS[0].name.partition(":")[0])
-    monkeypatch.setattr(
-        Path, "stat", lambda path, **how: later if path == changed else stat(path, **how)
-    )
-    with pytest.raises(_Parsed):
-        require(TARGETS)
+
+    def changed_stat(path: Path, **how: bool) -> Any:
+        found = stat(path, **how)
+        if path != changed:
+            return found
+        facts = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        return SimpleNamespace(**{**facts, fact: facts[fact] + 1})
+
+    return changed_stat
 
 
 class _Parsed(Exception):
