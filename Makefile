@@ -25,10 +25,11 @@ run: setup
 	$(BIN)/harness run $(or $(QUICKSTART_$(MODEL)),$(error MODEL must be tiny-dsa or tiny-v4))
 
 # kernels run in Triton's interpreter, which is chosen when Triton is imported: processes of their own.
-# two workers, a file to one of them: most of the time is servers starting
+# two workers, a file to one of them, in the order that tests/conftest.py gives them
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 test: setup
-	$(BIN)/pytest -n 2 --dist loadfile tests/kernels
-	$(BIN)/pytest -n 2 --dist loadfile --ignore=tests/kernels
+	$(PYTEST) tests/kernels
+	$(PYTEST) --ignore=tests/kernels
 
 lint: setup
 	$(BIN)/ruff check .

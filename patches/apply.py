@@ -49,9 +49,9 @@ def patched_copy(dest: Path) -> Path:
     dest.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=dest.parent, prefix=".sglang-") as scratch:
         work = Path(scratch) / "copy"
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, work / "sglang", ignore=ignore)
-        shutil.copytree(info, work / info.name, ignore=ignore)
+        # with its bytecode, which Python compiles anew where a patch changes the source
+        shutil.copytree(source, work / "sglang")
+        shutil.copytree(info, work / info.name)
         for patch in todo:
             for file in patch.files:
                 _apply(file, work)

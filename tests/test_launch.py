@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 
 import pytest
 
 from sglang_spin.config import ConfigError, SpinConfig
 from sglang_spin.launch import _parser, plan_launch, resolve_config
 from sglang_spin.presets import GIB, PRESETS, fit_problem
+from tests.preloaded.process import run
 
 
 def _run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "sglang_spin.launch", *arguments]
-    return subprocess.run(
-        argv, env={**os.environ, **env}, capture_output=True, text=True, timeout=120, check=False
-    )
+    return run(["sglang_spin.launch", *arguments], env, timeout=120)
 
 
 @pytest.mark.parametrize(

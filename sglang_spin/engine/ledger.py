@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,10 @@ SGLANG_VERSION = "0.5.23"
 
 GOOD = ("ok", "patched")
 
+# what a process has proven, for the ones that it starts: parsing the sources takes each a second
+PROVEN = "_SGLANG_SPIN_PROVEN"
+
+_untouched: set[str] = set()
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -92,15 +97,27 @@ def inspect_target(target: Target) -> Finding:
 
 def is_patched(name: str) -> bool:
     """Whether the installed body of this name is the one that patches/ makes of it."""
-    return name in PATCHED and fingerprint(name) == PATCHED[name]
+    return name not in _untouched and name in PATCHED and fingerprint(name) == PATCHED[name]
 
 
 def require(targets: tuple[Target, ...]) -> None:
     """Raise PatchDrift with one line unless this is the pinned SGLang with unchanged targets.
 
-    A package that patches/ was applied to must have all of it.
+    A package that patches/ was applied to must have all of it. Sources that no patch was applied to
+    are read once: this process and its children trust the result while the files are the same.
     """
     require_version()
+    proof, proven = _proof(targets), os.environ.get(PROVEN, "").split()
+    if proof not in proven:
+        patched = _require_bodies(targets)
+        if patched or proof is None:
+            return
+        os.environ[PROVEN] = " ".join([*proven, proof])
+    _untouched.update(target.name for target in targets)
+
+
+def _require_bodies(targets: tuple[Target, ...]) -> bool:
+    """Whether the bodies are the patched ones. Raises PatchDrift."""
     findings = [inspect_target(target) for target in targets]
     patched = any(finding.status == "patched" for finding in findings)
     for finding in findings:
@@ -115,6 +132,20 @@ def require(targets: tuple[Target, ...]) -> None:
                 f"sglang_spin: {target.name} is {finding.status} upstream ({finding.detail}); "
                 f"install sglang=={SGLANG_VERSION} or a sglang-spin release made for yours"
             )
+    return patched
+
+
+def _proof(targets: tuple[Target, ...]) -> str | None:
+    """A digest of the ledger and of the identity of the files it is about; None if one is gone."""
+    facts: list[object] = [(target.name, target.expect) for target in targets]
+    try:
+        files = {_module_file(target.name.partition(":")[0]) for target in targets}
+    except LookupError:
+        return None
+    for path in sorted(files):
+        found = path.stat()
+        facts.append((str(path), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
 def installed_version() -> str | None:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.preloaded.process import Process, start, start_fresh
+
 READY_TIMEOUT_S = 300
+POOL = 65536
 
 
 class Server:
     """A running server. Answers are decoded JSON."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    def __init__(self, process: Process, port: int, log: Path) -> None:
         self.process, self.port, self.log = process, port, log
 
     def generate(self, prompts: list[list[int]], tokens: int, **options: Any) -> list[dict]:
@@ -63,39 +63,40 @@ def free_port() -> int:
 
 
 def command(*arguments: str, model: str = "tiny-dsa") -> list[str]:
-    """The launcher's command line."""
-    return [sys.executable, "-m", "sglang_spin.launch", f"--model={model}", *arguments]
+    """The launcher's command line, after `python -m`.
+
+    A smaller pool than the launcher's own: touching all of its pages takes a second and a half.
+    """
+    pool = [] if model == "tiny-v4" else [f"--max-total-tokens={POOL}"]
+    return ["sglang_spin.launch", f"--model={model}", *pool, *arguments]
 
 
 @contextmanager
 def serve(
-    log: Path, *arguments: str, env: dict[str, str] | None = None, model: str = "tiny-dsa"
+    log: Path,
+    *arguments: str,
+    env: dict[str, str] | None = None,
+    model: str = "tiny-dsa",
+    fresh: bool = False,
 ) -> Iterator[Server]:
-    """Start a server, wait until it answers, and end it with everything it started."""
+    """Start a server, wait until it answers, and end it with everything it started.
+
+    fresh: in a new interpreter, as users start it, and not from the preloaded parent.
+    """
     port = free_port()
+    # several ranks are given variables by the launcher that SGLang reads when it is imported
+    ranks = any(word.startswith(("--tp-size", "--dp-size")) for word in arguments)
+    begin = start_fresh if fresh else partial(start, sglang=not ranks)
     with log.open("wb") as sink:
-        process = subprocess.Popen(
-            command(f"--port={port}", *arguments, model=model),
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
-            start_new_session=True,
-        )
+        process = begin(command(f"--port={port}", *arguments, model=model), env or {}, sink, sink)
     try:
         _wait_ready(process, port, log)
         yield Server(process, port, log)
     finally:
-        stop(process)
+        process.kill()
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process group and reap the leader."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=30)
-
-
-def _wait_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _wait_ready(process: Process, port: int, log: Path) -> None:
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -108,5 +109,5 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
                     return
         except (urllib.error.URLError, OSError):
             pass
-        time.sleep(0.3)
+        time.sleep(0.1)
     raise AssertionError(f"server not ready in {READY_TIMEOUT_S} s: {log.read_text()[-3000:]}")

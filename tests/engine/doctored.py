@@ -31,13 +31,20 @@ def _link_tree(source: Path, target: Path, file: Path) -> None:
     head, *rest = file.parts
     for child in source.iterdir():
         if child.name == "__pycache__":
-            continue
-        if child.name != head:
+            _link_compiled(child, target / child.name)
+        elif child.name != head:
             (target / child.name).symlink_to(child)
         elif rest:
             _link_tree(child, target / head, Path(*rest))
         else:
             shutil.copy(child, target / head)
+
+
+def _link_compiled(source: Path, target: Path) -> None:
+    """Bytecode is found beside a link; what does not fit its source any more is not used."""
+    target.mkdir()
+    for child in source.iterdir():
+        (target / child.name).symlink_to(child)
 
 
 def _edit(path: Path, old: str, new: str) -> None:

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
+from sglang_spin.engine import ledger
 from sglang_spin.engine.hooks import ALL
 from sglang_spin.engine.install import TARGETS
-from sglang_spin.engine.ledger import Target, fingerprint, inspect_target
-from tests.e2e.server import command, free_port, stop
+from sglang_spin.engine.ledger import (
+    PROVEN,
+    Target,
+    fingerprint,
+    inspect_target,
+    is_patched,
+    require,
+)
+from tests.e2e.server import command, free_port
 from tests.engine.doctored import doctored_sglang
+from tests.preloaded.process import start
 
 BACKEND = "srt/layers/attention/dsa_backend.py"
 METADATA_BODY = "force_unfused = not self.use_fused_topk or ("
@@ -26,17 +38,16 @@ def run_server(
     bare: start SGLang itself with SPIN_ENABLED, so that the plugin alone must notice.
     """
     argv = command(f"--port={free_port()}", *arguments)
-    base = {**os.environ, **env}
     if bare:
-        argv, base = _bare(argv, base)
-    process = subprocess.Popen(
-        argv, env=base, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-    )
-    try:
-        output, _ = process.communicate(timeout=timeout)
-    finally:
-        stop(process)
-    return process.returncode, output.decode()
+        argv, env = _bare(argv, {**os.environ, **env})
+    with tempfile.TemporaryFile() as output:
+        process = start(argv, env, output, output)
+        try:
+            code = process.wait(timeout)
+        finally:
+            process.kill()
+        output.seek(0)
+        return code, output.read().decode()
 
 
 def _bare(argv: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -44,10 +55,10 @@ def _bare(argv: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, st
     from sglang_spin.cpu import bootstrap
     from sglang_spin.launch import _parser, plan_launch
 
-    options, rest = _parser().parse_known_args(argv[3:])
+    options, rest = _parser().parse_known_args(argv[1:])
     launch = plan_launch(options.model, SpinConfig(enabled=True), rest)
     full = {**bootstrap.environment(env), **SpinConfig(enabled=True).to_env()}
-    return [argv[0], "-m", "sglang.launch_server", *launch.arguments], full
+    return ["sglang.launch_server", *launch.arguments], full
 
 
 def _one_line(output: str, needle: str) -> str:
@@ -72,10 +83,57 @@ def test_ledger_names_are_unique() -> None:
     assert len(names) == len(set(names))
 
 
+def test_sources_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process has proven is not parsed again, by it or by those that inherit its variables;
+    another ledger, or a file that is not the same any more, is."""
+    monkeypatch.setenv(PROVEN, "")
+    require(TARGETS)
+    monkeypatch.setattr(ledger, "_parse", _no_parsing)
+    require(TARGETS)
+    assert not any(is_patched(target.name) for target in TARGETS)
+    with pytest.raises(_Parsed):
+        require(TARGETS[1:])
+    proven = os.environ[PROVEN]
+    monkeypatch.setenv(PROVEN, proven[1:])
+    with pytest.raises(_Parsed):
+        require(TARGETS)
+    monkeypatch.setenv(PROVEN, proven)
+    path = ledger._module_file(TARGETS[0].name.partition(":")[0])
+    for fact in ("st_ino", "st_size", "st_mtime_ns", "st_ctime_ns"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "stat", _with_another(fact, path))
+            with pytest.raises(_Parsed):
+                require(TARGETS)
+
+
+def _with_another(fact: str, changed: Path) -> Callable[..., Any]:
+    """Path.stat, but for one fact of one file."""
+    stat = Path.stat
+
+    def changed_stat(path: Path, **how: bool) -> Any:
+        found = stat(path, **how)
+        if path != changed:
+            return found
+        facts = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        return SimpleNamespace(**{**facts, fact: facts[fact] + 1})
+
+    return changed_stat
+
+
+class _Parsed(Exception):
+    pass
+
+
+def _no_parsing(path: Path) -> NoReturn:
+    raise _Parsed
+
+
 @pytest.mark.parametrize("bare", [False, True], ids=["launcher", "plain sglang"])
 def test_a_changed_body_ends_the_server(tmp_path: Path, bare: bool) -> None:
     """One more statement in a hooked method: exit, one line with the method's name."""
     changed = f"unused = 1\n        {METADATA_BODY}"
+    require(TARGETS)  # that the installed package is in order says nothing about another
+    assert os.environ[PROVEN]
     env = doctored_sglang(tmp_path, BACKEND, METADATA_BODY, changed)
     code, output = run_server(env, bare=bare)
     assert code != 0
