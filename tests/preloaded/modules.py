@@ -43,13 +43,9 @@ PACKAGES = (
     "unittest",
 )
 
-# all that a scheduler and a detokenizer import before they load plugins, and the front process; not
-# the models, and what else is imported after plugins have been loaded
-SGLANG = (
-    "sglang.srt.entrypoints.http_server",
-    "sglang.srt.managers.scheduler",
-    "sglang.srt.managers.detokenizer_manager",
-)
+# what a scheduler and a detokenizer import before they load plugins; neither the models nor
+# anything else that is imported later, such as the HTTP server, and which plugins may yet change
+SGLANG = ("sglang.srt.managers.scheduler", "sglang.srt.managers.detokenizer_manager")
 
 # variables that are read once, when packages or the C library below them are loaded
 READ_ONCE = ("OMP_", "MKL_", "MALLOC_", "LD_", "PYTHON", "TORCH", "TRITON_", "CUDA_", "HF_")
