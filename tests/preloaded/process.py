@@ -28,7 +28,7 @@ START_TIMEOUT_S = 120
 # models are folders here: a hub that is asked about them is only waited for
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 # the modules of the tiny models; SGLang imports 250 others, which takes each scheduler two seconds
-MODELS = ("deepseek_v2", "deepseek_nextn", "deepseek_v4", "deepseek_v4_nextn")
+MODELS = ("deepseek_v2", "deepseek_nextn", "deepseek_v4", "deepseek_v4_nextn", "glm4_moe")
 UNUSED = "SGLANG_DISABLED_MODEL_ARCHS"
 
 
