@@ -32,8 +32,7 @@ TARGETS = {
 }
 _MATRIX_SASS = re.compile(r"\b((?:Q|H|UTCQ|UTCH|UTCO)MMA|[QHI]GMMA)\b")
 _MATRIX_GCN = re.compile(r"\bv_mfma_(?:scale_)?f32_\w+?_(fp8_fp8|f8f6f4|bf16|f16)\b")
-# scratch, by either way that gfx9 has to it: of its own, or a buffer at the wave's stack pointer
-_SCRATCH = re.compile(r"\b(?:scratch_(?:load|store)_|buffer_(?:load|store)_\w+ [^\n]*s\[0:3\])")
+_SCRATCH = re.compile(r"\bscratch_(?:load|store)_")
 _LANE = re.compile(r"\bv_writelane_b32\b")
 _ALIGNED = [["tt.divisibility", 16]]
 
