@@ -100,7 +100,7 @@ def test_a_triton_that_cannot_be_installed_fails_the_gate(
     def no_network(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", "ERROR: No matching distribution found")
 
-    monkeypatch.setenv("SPIN_COMPILE_CACHE", str(tmp_path))
+    monkeypatch.setenv("COMPILE_GATE_CACHE", str(tmp_path))
     monkeypatch.setattr(versions.subprocess, "run", no_network)
     with pytest.raises(RuntimeError, match=r"cannot install Triton 3\.6\.0.*No matching distr"):
         measure_all(OPERATORS)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 def cache_folder() -> Path:
     """Where the second Triton and compiled kernels stay between runs; CI passes its own."""
     default = Path.home() / ".cache" / "sglang-spin" / "compile"
-    return Path(os.environ.get("SPIN_COMPILE_CACHE") or default)
+    return Path(os.environ.get("COMPILE_GATE_CACHE") or default)
 
 
 def measure_all(operators: list[str]) -> dict[str, list[Resources]]:
