@@ -1,7 +1,7 @@
 """`python -m tests.preloaded.parent SOCKET [sglang]`: fork a process for each that connects.
 
-A request is one JSON line, {"arguments", "environment", "interrupts"}, with the file descriptors that become
-stdout and stderr. The answers are two lines: the process id, and in the end the exit status as
+A request is one JSON line, {"arguments", "environment", "interrupts"}, with the file descriptors
+that become stdout and stderr. The answers are two lines: the process id, and in the end the exit status as
 `subprocess` counts it. The parent ends when its stdin does.
 """
 
@@ -66,6 +66,8 @@ def _become(request: dict[str, Any], streams: list[int], loaded: modules.Loaded)
     for target, stream in enumerate([os.open(os.devnull, os.O_RDONLY), *streams]):
         os.dup2(stream, target)
         os.close(stream)
+    interrupts = signal.default_int_handler if request["interrupts"] else signal.SIG_IGN
+    signal.signal(signal.SIGINT, interrupts)
     arguments, environment = request["arguments"], request["environment"]
     if arguments[0] == LAUNCHER:
         loaded.enter(environment)

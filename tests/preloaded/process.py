@@ -77,7 +77,9 @@ def start(
     fits = read.items() <= _environment().items() and not _has_sglang(env)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(_parent(sglang and fits))
-    request = {"arguments": arguments, "environment": environment}
+    # inherited by what is started, and a runner in the background may have it either way
+    interrupts = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    request = {"arguments": arguments, "environment": environment, "interrupts": interrupts}
     data = json.dumps(request).encode() + b"\n"
     sent = socket.send_fds(connection, [data], [stdout.fileno(), stderr.fileno()])
     connection.sendall(data[sent:])
