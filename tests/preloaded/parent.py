@@ -1,8 +1,8 @@
 """`python -m tests.preloaded.parent SOCKET [sglang]`: fork a process for each that connects.
 
 A request is one JSON line, {"arguments", "environment", "interrupts"}, with the file descriptors
-that become stdout and stderr. The answers are two lines: the process id, and in the end the exit status as
-`subprocess` counts it. The parent ends when its stdin does.
+that become stdout and stderr. The answers are two lines: the process id, and in the end the exit
+status as `subprocess` counts it. The parent ends when its stdin does.
 """
 
 from __future__ import annotations
