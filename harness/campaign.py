@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
 
 from harness.client import open_session
@@ -126,15 +125,10 @@ async def _run_pairs(campaign: Campaign, fleet: Fleet, progress: Progress) -> No
         if late:
             campaign.stopped = "limits.campaign_s has passed; `harness resume` goes on"
             return
-        while await _one_pair(campaign, fleet, progress, sitting, pair, order) is _Ended.AGAIN:
+        while not await _one_pair(campaign, fleet, progress, sitting, pair, order):
             progress.say(f"pair {pair + 1} is done again: the client was the limit")
         if spec.stop_on_invalid and any(run.problems for run in campaign.runs):
             return
-
-
-class _Ended(Enum):
-    DONE = 1
-    AGAIN = 2
 
 
 @dataclass
@@ -153,7 +147,8 @@ async def _one_pair(
     sitting: _Sitting,
     pair: int,
     order: Sequence[str],
-) -> _Ended:
+) -> bool:
+    """Run every arm; False if the pair was put off and is to be done again at once."""
     spec = campaign.spec
     for position, arm in enumerate(order):
         run = ArmRun(arm=arm, pair=pair, position=position)
@@ -163,12 +158,12 @@ async def _one_pair(
             campaign.put_off([run for run in campaign.runs if run.pair == pair])
             # the caches hold this pair's prompts now
             sitting.primed.clear()
-            return _Ended.AGAIN
+            return False
         if run.problems and spec.stop_on_invalid:
             break
         if run.primed and _primes_once(spec):
             sitting.primed.add(arm)
-    return _Ended.DONE
+    return True
 
 
 def _primes_once(spec: Spec) -> bool:

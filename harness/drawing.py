@@ -12,6 +12,7 @@ matplotlib.use("Agg")
 COLOURS = ("#4c566a", "#2f7ed8", "#d1495b", "#3a9d5d")
 SIZE_INCHES = (8.0, 3.6)
 PANEL_INCHES = 2.6
+SECONDS = "seconds since the first request was sent"
 
 
 def colour(place: int) -> str:

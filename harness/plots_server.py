@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 
 from harness.campaign import Campaign
-from harness.drawing import as_png, colour, from_zero, new_figure
+from harness.drawing import SECONDS, as_png, colour, from_zero, new_figure
 from harness.metric_map import METRIC_MAPS, metric_map
 from harness.metrics import NS_PER_MS, NS_PER_S, full_run_window
 from harness.runrecord import ArmRun
 from harness.spin_series import KEPT, MISS, layer_series
 from harness.telemetry import Telemetry, Values
 from harness.timeline import itl_over_time
-
-SECONDS = "seconds since the first request was sent"
 
 
 @dataclass(frozen=True)

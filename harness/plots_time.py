@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from harness.campaign import Campaign
-from harness.drawing import as_png, colour, from_zero, new_figure
+from harness.drawing import SECONDS, as_png, colour, from_zero, new_figure
 from harness.timeline import timeline
 
 
@@ -35,7 +35,7 @@ def throughput_over_time(campaign: Campaign) -> bytes | None:
     rate.legend(frameon=False, loc="lower right")
     running.set_ylabel("requests")
     from_zero(running)
-    running.set_xlabel("seconds since the first request was sent")
+    running.set_xlabel(SECONDS)
     return as_png(figure)
 
 

@@ -46,6 +46,11 @@ def requests_parquet(runs: Sequence[ArmRun]) -> bytes:
     """All requests of all runs as a parquet file."""
     rows = [_row(run, record) for run in runs for record in run.records]
     table = pyarrow.Table.from_pylist(rows, schema=SCHEMA)
+    return as_parquet(table)
+
+
+def as_parquet(table: pyarrow.Table) -> bytes:
+    """The table as a Parquet file."""
     out = BytesIO()
     pyarrow.parquet.write_table(table, out, compression="zstd")
     return out.getvalue()

@@ -1,13 +1,12 @@
 """`telemetry.parquet`: everything that servers and GPUs said during the loads, a row a reading."""
 
 from collections.abc import Iterator, Sequence
-from io import BytesIO
 
 import orjson
 import pyarrow
-import pyarrow.parquet
 
 from harness.runrecord import ArmRun
+from harness.table import as_parquet
 
 SCHEMA = pyarrow.schema(
     [
@@ -28,9 +27,7 @@ def telemetry_parquet(runs: Sequence[ArmRun]) -> bytes:
     """
     tables = [table for run in runs for table in _tables(run)]
     table = pyarrow.concat_tables(tables) if tables else SCHEMA.empty_table()
-    out = BytesIO()
-    pyarrow.parquet.write_table(table, out, compression="zstd")
-    return out.getvalue()
+    return as_parquet(table)
 
 
 def _tables(run: ArmRun) -> Iterator[pyarrow.Table]:

@@ -27,8 +27,7 @@ class Division:
     def mean_at(self, miss: float) -> float:
         """Mean sparsity of the layers when the worst is expected to miss so much."""
         wanted = self._wanted(miss)
-        leaders = _leaders(wanted)
-        return sum(wanted[i] for i in leaders) / len(leaders)
+        return _mean([wanted[i] for i in _leaders(wanted)])
 
     def with_mean(self, sparsity: float) -> Allotment:
         """The division whose mean sparsity is this one, which must be within the limits."""
@@ -38,7 +37,7 @@ class Division:
 
         def mean(miss: float) -> float:
             wanted = self._wanted(miss)
-            return sum(wanted[i] for i in leaders) / len(leaders)
+            return _mean([wanted[i] for i in leaders])
 
         wanted = self._wanted(_solve(mean, sparsity, self._most_miss()))
         by_layer = [int(wanted[i] * GRAIN) / GRAIN for i in leaders]

@@ -109,7 +109,7 @@ def engine_plans(stock: Any, plan: Plan, budgets: Budgets) -> list[EnginePlan]:
     layers, alike = plan.lengths.shape[0], budgets.classes == 1
     each = plan.lengths[:1] if alike else plan.lengths.index_select(0, budgets.member)
     newest, by_row = _scored(stock, each, plan.verify_rows)
-    schedules: list[Any] = [None]
+    schedules: list[Any] = [None] * len(each)
     if stock.paged_mqa_schedule_metadata is not None:
         build, count = dsa_utils.resolve_paged_mqa_logits_metadata_fn(), dsa_utils.resolve_num_sms()
         schedules = [build(rows, BLOCK, count) for rows in by_row]
@@ -117,8 +117,8 @@ def engine_plans(stock: Any, plan: Plan, budgets: Budgets) -> list[EnginePlan]:
     if alike:
         return [EnginePlan(each[0], newest[0], by_row[0], schedules[0], topk[0])] * layers
     newest, by_row = _scored(stock, plan.lengths, plan.verify_rows)
-    schedule: Any = [None] * layers if schedules[0] is None else by_class(schedules, budgets)
-    return list(map(EnginePlan, plan.lengths, newest, by_row, schedule, by_class(topk, budgets)))
+    planned = by_class(schedules, budgets), by_class(topk, budgets)
+    return list(map(EnginePlan, plan.lengths, newest, by_row, *planned))
 
 
 def _scored(stock: Any, lengths: Tensor, n: int) -> tuple[Tensor, Tensor]:

@@ -90,14 +90,13 @@ def layer_metadata(stock: Any, plan: Plan, budgets: Budgets) -> list[Any]:
         return [_rebuilt(stock, plan, plan.lengths[0])] * plan.lengths.shape[0]
     each = plan.lengths.index_select(0, budgets.member)
     built = [_rebuilt(stock, plan, lengths) for lengths in each]
-    schedules = [one.deep_gemm_metadata for one in built]
     plans = by_class([one.topk_metadata for one in built], budgets)
-    scheduled = None if schedules[0] is None else by_class(schedules, budgets)
+    schedules = by_class([one.deep_gemm_metadata for one in built], budgets)
     layers = []
     for slot, lengths in enumerate(plan.lengths):
         own = copy.copy(built[0])
-        own.compressed_seq_lens, own.topk_metadata = lengths, plans[slot]
-        own.deep_gemm_metadata = None if scheduled is None else scheduled[slot]
+        own.compressed_seq_lens = lengths
+        own.topk_metadata, own.deep_gemm_metadata = plans[slot], schedules[slot]
         layers.append(own)
     return layers
 

@@ -68,8 +68,8 @@ def start(
 ) -> Process:
     """Start `python -m *arguments` in the repository's folder.
 
-    env: variables beside _common(). sglang: from a parent that has imported
-    SGLang as well, unless this is known not to fit.
+    env: variables beside _common(). sglang: from a parent that has imported SGLang as well, unless
+    this is known not to fit.
     """
     environment = {**_common(), **env}
     read = modules.read_once(environment, sglang=True)
